@@ -1,0 +1,1 @@
+"""The appliance: process, machine and face of one Agent Compute Unit."""

@@ -1,0 +1,1 @@
+"""The orchestrator: requests become runs, and every run passes the scheduler."""

@@ -1,0 +1,51 @@
+"""Frozen snapshots of the orchestrator, for `acu status`, /readyz and the gauges of /metrics."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from agentflow.engine.protocol import EngineInfo, EngineStats
+
+EngineState = Literal["starting", "ready", "backing_off", "stopped"]
+
+
+class EngineStatus(Struct, frozen=True):
+    """One supervised engine. `stage` and `fraction` (0.0 to 1.0) tell how far a start is; ages are in seconds."""
+
+    id: str
+    state: EngineState
+    stage: str = ""
+    fraction: float | None = None
+    info: EngineInfo | None = None
+    stats: EngineStats = EngineStats()
+    restarts: int = 0
+    last_error: str | None = None
+    uptime_s: float = 0.0
+
+
+class ModelStatus(Struct, frozen=True):
+    """A served model with its engines; `ready` when at least one of them takes work."""
+
+    name: str
+    aliases: tuple[str, ...]
+    role: str
+    ready: bool
+    created: int  # Unix time in seconds, for /v1/models
+    engines: tuple[EngineStatus, ...]
+    max_model_len: int | None
+    queued: int
+    running: int
+
+
+class ServiceStatus(Struct, frozen=True):
+    """The whole orchestrator. `reason` says in a sentence why it is not ready."""
+
+    ready: bool
+    reason: str | None
+    draining: bool
+    queued: int
+    queued_tokens: int
+    running: int
+    models: tuple[ModelStatus, ...]

@@ -1,0 +1,179 @@
+"""RunStream: the events of one request, over all its choices.
+
+One choice is iterated directly, with nothing between the engine's deltas and the reader: that is the hot path. Several
+choices are merged through a bounded queue, one task each, in the service's TaskGroup; a reader that stops reading
+stops the tasks, and so the engine's deltas are merged inside the engine and memory stays bounded.
+
+Closing a stream, at any moment and also when it was never iterated, aborts what still runs or waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from typing import cast
+
+from agentflow.errors import EngineDied
+from agentflow.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallOpened,
+    Usage,
+)
+from agentflow.run import Run
+from agentflow.scheduler import Seat, Ticket
+from agentflow.toolparser import CallArguments, CallOpened, Malformed, Text, ToolParser
+
+MERGE_BUFFER = 64
+
+
+class Choice:
+    """One answer: its ticket, and the parser that finds tool calls in its text (None: everything is text)."""
+
+    def __init__(
+        self,
+        index: int,
+        ticket: Ticket,
+        parser: ToolParser | None = None,
+        *,
+        call_ids: Callable[[], str] | None = None,
+        finish_after_calls: FinishReason = "tool_calls",
+    ) -> None:
+        self.index = index
+        self.ticket = ticket
+        self._parser = parser
+        self._call_ids = call_ids
+        self._finish_after_calls = finish_after_calls
+        self._called = False
+
+    @property
+    def run(self) -> Run:
+        """The run behind this choice."""
+        return self.ticket.run
+
+    async def events(self, prepare: Callable[[Seat], None]) -> AsyncGenerator[Event, None]:
+        """The choice's events. `prepare` settles, on the seat, what could not be known before."""
+        seat = await self.ticket.seat()
+        prepare(seat)
+        index = self.index
+        parser = self._parser
+        async with aclosing(seat.deltas()) as deltas:
+            async for delta in deltas:
+                reason = delta.finish_reason
+                if parser is not None:
+                    for event in self._parsed(parser, delta.text, last=reason is not None):
+                        yield event
+                elif delta.text or delta.token_ids:
+                    yield TextDelta(index, delta.text, delta.token_ids, delta.logprobs)
+                if reason is not None:
+                    yield ChoiceFinished(index, self._finish(reason), delta.stop_reason)
+                    return
+        raise EngineDied("The engine ended the answer without saying why.")
+
+    def _parsed(self, parser: ToolParser, text: str, *, last: bool) -> list[Event]:
+        found = parser.feed(text)
+        if last:
+            found = [*found, *parser.finish()]
+        events: list[Event] = []
+        for part in found:
+            match part:
+                case Text(text):
+                    events.append(TextDelta(self.index, text))
+                case CallOpened(index, name):
+                    self._called = True
+                    assert self._call_ids is not None
+                    events.append(ToolCallOpened(self.index, index, self._call_ids(), name))
+                case CallArguments(index, text):
+                    events.append(ToolCallArguments(self.index, index, text))
+                case Malformed(raw=raw) if raw:
+                    events.append(TextDelta(self.index, raw))
+        return events
+
+    def _finish(self, reason: str) -> FinishReason:
+        if reason == "error":
+            raise EngineDied("The engine reported an error for this sequence.")
+        if reason == "stop" and self._called:
+            return self._finish_after_calls
+        return cast("FinishReason", reason if reason in ("stop", "length") else "stop")
+
+
+class RunStream:
+    """The events of one request as they come: iterate it once, and close it (`aclose`) whatever happens."""
+
+    def __init__(
+        self,
+        choices: list[Choice],
+        prepare: Callable[[Seat], None],
+        tasks: asyncio.TaskGroup,
+        answers_a_prompt: int = 1,
+    ) -> None:
+        self._choices = choices
+        self._prepare = prepare
+        self._tasks = tasks
+        self._answers_a_prompt = answers_a_prompt
+        self._events = choices[0].events(prepare) if len(choices) == 1 else self._merged()
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs, one a choice, in order."""
+        return [choice.run for choice in self._choices]
+
+    @property
+    def prompt_token_ids(self) -> tuple[list[int], ...]:
+        """Token ids of the prompt of each choice."""
+        return tuple(choice.run.prompt_token_ids for choice in self._choices)
+
+    @property
+    def usage(self) -> Usage:
+        """What was counted so far; complete when the iteration ended. A prompt with n answers counts once."""
+        runs = self.runs
+        firsts = runs[:: self._answers_a_prompt]
+        return Usage(
+            prompt_tokens=sum(len(run.prompt_token_ids) for run in firsts),
+            completion_tokens=sum(run.completion_tokens for run in runs),
+            cached_tokens=sum(run.cached_tokens for run in firsts),
+        )
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self._events
+
+    async def aclose(self) -> None:
+        """Abort what still runs or waits. Idempotent."""
+        await self._events.aclose()
+        # A generator that was never started has no `finally` to run: its seat is given back here.
+        for choice in self._choices:
+            choice.ticket.cancel("client_gone")
+
+    async def _merged(self) -> AsyncGenerator[Event, None]:
+        queue: asyncio.Queue[Event | Exception | None] = asyncio.Queue(MERGE_BUFFER)
+
+        async def pump(choice: Choice) -> None:
+            try:
+                async with aclosing(choice.events(self._prepare)) as events:
+                    async for event in events:
+                        await queue.put(event)
+            except Exception as error:
+                await queue.put(error)
+            else:
+                await queue.put(None)
+
+        pumps = [self._tasks.create_task(pump(choice)) for choice in self._choices]
+        open_choices = len(pumps)
+        try:
+            while open_choices:
+                item = await queue.get()
+                if item is None:
+                    open_choices -= 1
+                elif isinstance(item, Exception):
+                    raise item
+                else:
+                    yield item
+        finally:
+            for task in pumps:
+                task.cancel()
+            await asyncio.wait(pumps)
+

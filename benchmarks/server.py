@@ -1,0 +1,108 @@
+"""Server: one server process under measurement, with its children, on a free port of the loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+
+class NotMeasured(Exception):
+    """Something kept the benchmark from measuring; the message says what."""
+
+
+def free_port() -> int:
+    """A TCP port of the loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass
+class Server:
+    """A process that serves; `ready_path` answers 200 once it does. The front is the process itself, not its children."""
+
+    name: str
+    command: list[str]
+    port: int
+    ready_path: str
+    log: Path
+    env: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process; see `wait`."""
+        self.process = subprocess.Popen(
+            self.command,
+            stdout=self.log.open("wb"),
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **self.env},
+            start_new_session=True,
+        )
+
+    def wait(self, timeout_s: float = 240.0) -> None:
+        """Block until the server is ready. Raises NotMeasured with the end of its log."""
+        assert self.process is not None
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                break
+            with contextlib.suppress(urllib.error.URLError, OSError):
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{self.ready_path}", timeout=5) as answer:
+                    if answer.status == 200:
+                        return
+            time.sleep(0.5)
+        tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+        raise NotMeasured(f"{self.name} did not become ready:\n{tail}")
+
+    @property
+    def front(self) -> psutil.Process:
+        """The process that talks to clients."""
+        assert self.process is not None
+        return psutil.Process(self.process.pid)
+
+    def cpu_s(self) -> float:
+        """User + system seconds of the front process so far, its threads included and its children not."""
+        times = self.front.cpu_times()
+        return float(times.user + times.system)
+
+    def rss_mb(self) -> float:
+        """Resident memory of the front process in MiB."""
+        return float(self.front.memory_info().rss) / 2**20
+
+    def _tree(self) -> list[psutil.Process]:
+        return [self.front, *self.front.children(recursive=True)]
+
+    def pause(self) -> None:
+        """Stop the whole tree, so that it costs a peer under measurement nothing."""
+        for process in self._tree():
+            process.suspend()
+
+    def resume(self) -> None:
+        """Let the tree go on."""
+        for process in self._tree():
+            process.resume()
+
+    def stop(self) -> None:
+        """End the tree, in order first, by force after 30 s."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        tree = self._tree()
+        self.resume()
+        self.process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(30)
+        for process in tree:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()

@@ -1,0 +1,217 @@
+"""ACU against vLLM's own OpenAI server, and against raw AsyncLLM.generate, on the same random 2-layer model.
+
+All servers are up at once; while one is measured the others are stopped (SIGSTOP), and the order turns every round. The
+engines get the same arguments and the same preloaded libraries, as vLLM's documentation advises for a CPU. Front CPU is
+the user + system time of the process that talks to clients, over the tokens that were streamed.
+
+    python -m benchmarks.serving [--rounds 5] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks import randommodel
+from benchmarks.report import Ratio, last_line, percentile, table
+from benchmarks.server import NotMeasured, Server, free_port
+
+MODEL = "bench"
+TOKENS = 64
+REQUESTS = {1: 24, 16: 256, 64: 768}
+ENGINE_ARGS: dict[str, Any] = {
+    "load_format": "dummy",
+    "dtype": "float32",
+    "block_size": 32,
+    "max_model_len": 2048,
+    "max_num_seqs": 64,
+    "max_num_batched_tokens": 2048,
+    "enable_prefix_caching": True,
+}
+KV_GIB = 1
+
+
+def servers(folder: Path, model: Path) -> list[Server]:
+    """ACU, vLLM's server and the raw engine, not yet started."""
+    preload = ":".join(
+        [
+            *glob.glob("/usr/lib/*/libtcmalloc_minimal.so.4"),
+            *glob.glob(f"{sys.prefix}/lib/libiomp5.so"),
+        ]
+    )
+    env = {
+        "VLLM_CPU_KVCACHE_SPACE": str(KV_GIB),
+        "LD_PRELOAD": preload,
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    flags = []
+    for key, value in ENGINE_ARGS.items():
+        name = "--" + key.replace("_", "-")
+        flags += [name] if value is True else [name, str(value)]
+    ports = [free_port() for _ in range(3)]
+    config = folder / "acu.yaml"
+    config.write_text(
+        json.dumps(
+            {
+                "network": {"bind_addr": f"127.0.0.1:{ports[0]}", "unix_socket": str(folder / "acu.sock")},
+                "models": {
+                    "large": {
+                        "model": str(model),
+                        "served_name": MODEL,
+                        "max_running": ENGINE_ARGS["max_num_seqs"],
+                        "kv_cache_mb": KV_GIB * 1024,
+                        "engine_args": ENGINE_ARGS,
+                    }
+                },
+                "daemon": {"audit_log": str(folder / "audit.log")},
+            }
+        )
+    )
+    python = sys.executable
+    return [
+        Server(
+            "acu", [python, "-m", "acu", "serve", "-c", str(config)], ports[0], "/readyz", folder / "acu.log"
+        ),
+        Server(
+            "vllm",
+            [
+                *(python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),
+                *("--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(ports[1])),
+                *("--disable-uvicorn-access-log", *flags),
+            ],
+            ports[1],
+            "/health",
+            folder / "vllm.log",
+            env,
+        ),
+        Server(
+            "raw",
+            [
+                *(python, "-m", "benchmarks.rawengine", "--port", str(ports[2]), "--model", str(model)),
+                *("--engine-args", json.dumps(ENGINE_ARGS)),
+            ],
+            ports[2],
+            "/",
+            folder / "raw.log",
+            env,
+        ),
+    ]
+
+
+def measure(server: Server, concurrency: int, requests: int) -> dict[str, float]:
+    """One round of load on one server."""
+    before = server.cpu_s()
+    output = subprocess.run(
+        [
+            *(sys.executable, "-m", "benchmarks.loadgen", "--port", str(server.port), "--model", MODEL),
+            *("--concurrency", str(concurrency), "--requests", str(requests), "--max-tokens", str(TOKENS)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    cpu_s = server.cpu_s() - before
+    if output.returncode:
+        raise NotMeasured(f"the load on {server.name} failed:\n{output.stdout[-500:]}{output.stderr[-2000:]}")
+    seen = json.loads(output.stdout.splitlines()[-1])
+    if seen["errors"] or seen["tokens"] != requests * TOKENS:
+        raise NotMeasured(f"{server.name}: {seen['errors']} errors, {seen['tokens']} tokens of {requests * TOKENS}")
+    return {
+        "tok_s": seen["tokens"] / seen["wall_s"],
+        "ttft_p50": percentile(seen["ttft"], 0.5) * 1e3,
+        "ttft_p99": percentile(seen["ttft"], 0.99) * 1e3,
+        "itl_p50": percentile(seen["itl"], 0.5) * 1e3,
+        "itl_p99": percentile(seen["itl"], 0.99) * 1e3,
+        "chunks": seen["chunks"] / requests,
+        "content_chunks": seen["content_chunks"] / requests,
+        "front_cpu_us": cpu_s / seen["tokens"] * 1e6,
+        "rss_mb": server.rss_mb(),
+    }
+
+
+def run(rounds: int) -> dict[tuple[str, int], dict[str, list[float]]]:
+    """All rounds: figures by (server, concurrency)."""
+    figures: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    with tempfile.TemporaryDirectory(prefix="acu-bench-") as name:
+        folder = Path(name)
+        cache = Path.home() / ".cache/acu/models/smollm2-135m-instruct"
+        if not cache.is_dir():
+            raise NotMeasured(f"no tokenizer in {cache}: run `acu models pull smollm2-135m-instruct` first")
+        all_servers = servers(folder, randommodel.build(cache, folder / "model"))
+        try:
+            for server in all_servers:
+                server.start()
+                server.wait()
+                measure(server, 16, 64)  # compiled, cached and connected before anything counts
+                server.pause()
+            for turn in range(rounds):
+                shift = turn % len(all_servers)
+                for server in [*all_servers[shift:], *all_servers[:shift]]:
+                    server.resume()
+                    for concurrency, requests in REQUESTS.items():
+                        for key, value in measure(server, concurrency, requests).items():
+                            figures[server.name, concurrency][key].append(value)
+                    server.pause()
+                    print(f"round {turn + 1}/{rounds}: {server.name} done", file=sys.stderr, flush=True)
+        finally:
+            for server in all_servers:
+                server.stop()
+    return figures
+
+
+def main() -> int:
+    """Measure, print the tables, and with --json one line of figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true", help="end with one JSON object")
+    args = parser.parse_args()
+    try:
+        figures = run(args.rounds)
+    except NotMeasured as error:
+        print(f"not measured: {error}", file=sys.stderr)
+        return 1
+
+    keys = list(figures["acu", 1])
+    for concurrency in REQUESTS:
+        rows = [
+            [name, *(f"{statistics.median(figures[name, concurrency][key]):.1f}" for key in keys)]
+            for name in ("acu", "vllm", "raw")
+        ]
+        print(table(f"{concurrency} streams, {TOKENS} tokens each, medians of {args.rounds} rounds (ms, us, MiB)",
+                    ["server", *keys], rows))  # fmt: skip
+
+    def ratio(key: str, concurrency: int, theirs: str = "vllm") -> Ratio:
+        return Ratio.of(figures["acu", concurrency][key], figures[theirs, concurrency][key])
+
+    ratios = {
+        "front_cpu_ratio_c64": (ratio("front_cpu_us", 64), "0.55 or less"),
+        "tok_s_ratio_c16": (ratio("tok_s", 16), "1.1 or more"),
+        "tok_s_ratio_c64": (ratio("tok_s", 64), "1.1 or more"),
+        "tok_s_vs_raw_c64": (ratio("tok_s", 64, "raw"), "0.9 or more"),
+        "ttft_p50_ratio_c16": (ratio("ttft_p50", 16), "0.8 or less"),
+        "ttft_p99_ratio_c64": (ratio("ttft_p99", 64), "0.95 or less"),
+        "itl_p99_ratio_c64": (ratio("itl_p99", 64), "1.0 or less"),
+        "chunks_ratio": (ratio("chunks", 64), "0.95 to 1.05"),
+        "front_rss_ratio": (ratio("rss_mb", 64), "1.1 or less"),
+        "ttft_p50_ratio_c1": (ratio("ttft_p50", 1), ""),
+        "tok_s_ratio_c1": (ratio("tok_s", 1), ""),
+    }
+    rows = [[key, str(value), goal] for key, (value, goal) in ratios.items()]
+    print(table("ACU over vLLM's server: median (lowest to highest round)", ["figure", "ratio", "to reach"], rows))
+    if args.json:
+        print(last_line({key: value.median for key, (value, _) in ratios.items()}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
