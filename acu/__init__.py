@@ -1,1 +1,3 @@
 """The appliance: process, machine and face of one Agent Compute Unit."""
+
+__version__ = "0.1.0"

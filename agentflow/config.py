@@ -34,9 +34,7 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     served_name: Annotated[
         str | None, Meta(description="Name that clients ask for. Default: the last part of `model`.")
     ] = None
-    aliases: Annotated[
-        tuple[str, ...], Meta(description="Further names that clients may ask for.")
-    ] = ()
+    aliases: Annotated[tuple[str, ...], Meta(description="Further names that clients may ask for.")] = ()
     max_model_len: Annotated[
         ContextLength | None,
         Meta(description="Context in tokens, prompt and answer together. Default: the model's own, within memory."),
@@ -54,7 +52,9 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     ] = None
     kv_cache_mb: Annotated[
         Mebibytes | None,
-        Meta(description="Size of the KV pool in MiB. Default: gpu.kv_cache_size_mb on a GPU, within free memory on a CPU."),
+        Meta(
+            description="Size of the KV pool in MiB. Default: gpu.kv_cache_size_mb on a GPU, within free memory on a CPU."
+        ),
     ] = None
     dtype: Annotated[
         Literal["auto", "bfloat16", "float16", "float32"],
@@ -80,7 +80,8 @@ class SchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Admission: who waits, for how long, and when to say no."""
 
     queue_limit: Annotated[
-        int, Meta(description="Requests that may wait, over all models. One more is refused with 429.", ge=1, le=100_000)
+        int,
+        Meta(description="Requests that may wait, over all models. One more is refused with 429.", ge=1, le=100_000),
     ] = 1024
     queue_tokens: Annotated[
         int, Meta(description="Prompt tokens that may wait, over all models. More are refused with 429.", ge=1)
@@ -103,9 +104,7 @@ class SchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     restart_backoff_s: Annotated[
         Seconds, Meta(description="Seconds before the first restart of a failed engine; doubles with each failure.")
     ] = 1.0
-    restart_backoff_max_s: Annotated[
-        Seconds, Meta(description="Longest wait in seconds between two restarts.")
-    ] = 60.0
+    restart_backoff_max_s: Annotated[Seconds, Meta(description="Longest wait in seconds between two restarts.")] = 60.0
     max_choices: Annotated[
         int, Meta(description="Largest `n` (answers a request), and prompts a completion request.", ge=1, le=128)
     ] = 16

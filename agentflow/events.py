@@ -7,6 +7,7 @@ told everything that was true until then.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -28,7 +29,7 @@ class TextDelta(Struct, frozen=True, gc=False):
 
     choice: int
     text: str
-    token_ids: tuple[int, ...] | list[int] = ()
+    token_ids: Sequence[int] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None
 
 

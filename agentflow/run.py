@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import enum
 import time
+from dataclasses import dataclass, field
+from typing import Literal
 
 from agentflow.messages import Caller, Sampling
 
@@ -34,72 +36,35 @@ TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
 }
 
 
+@dataclass(slots=True, kw_only=True)
 class Run:
     """What is known of one sequence, from its arrival to its end.
 
-    `max_tokens` is resolved (never None). `reason` says in one word why a run did not finish
-    (`queue_full`, `deadline`, `draining`, `client_gone`, `engine_died`, ...); it is a metric label.
+    `max_tokens` is resolved when the run is seated. `reason` says in one word why a run ended as it did
+    (`stop`, `queue_full`, `client_gone`, `engine_died`, ...); it is a metric label.
     """
 
-    __slots__ = (
-        "admitted_at",
-        "arrived_at",
-        "cached_tokens",
-        "caller",
-        "completion_tokens",
-        "deadline_at",
-        "engine_id",
-        "finish_reason",
-        "finished_at",
-        "first_token_at",
-        "id",
-        "kind",
-        "last_token_at",
-        "max_tokens",
-        "model",
-        "priority",
-        "prompt_token_ids",
-        "reason",
-        "request_id",
-        "sampling",
-        "status",
-    )
-
-    def __init__(
-        self,
-        *,
-        id: str,
-        request_id: str,
-        model: str,
-        prompt_token_ids: list[int],
-        sampling: Sampling,
-        max_tokens: int,
-        caller: Caller,
-        priority: int,
-        deadline_at: float,
-        kind: str = "generate",
-    ) -> None:
-        self.id = id
-        self.request_id = request_id
-        self.kind = kind
-        self.model = model
-        self.prompt_token_ids = prompt_token_ids
-        self.sampling = sampling
-        self.max_tokens = max_tokens
-        self.caller = caller
-        self.priority = priority
-        self.arrived_at = time.monotonic()
-        self.deadline_at = deadline_at
-        self.status = RunStatus.QUEUED
-        self.reason: str | None = None
-        self.engine_id: str | None = None
-        self.admitted_at: float | None = None
-        self.first_token_at: float | None = None
-        self.last_token_at: float | None = None
-        self.finished_at: float | None = None
-        self.finish_reason: str | None = None
-        self.completion_tokens = 0
-        self.cached_tokens = 0
+    id: str
+    request_id: str
+    model: str
+    prompt_token_ids: list[int]
+    sampling: Sampling
+    max_tokens: int
+    caller: Caller
+    priority: int
+    deadline_at: float
+    kind: Literal["generate", "embed"] = "generate"
+    arrived_at: float = field(default_factory=time.monotonic)
+    status: RunStatus = RunStatus.QUEUED
+    reason: str | None = None
+    engine_id: str | None = None
+    admitted_at: float | None = None
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+    finished_at: float | None = None
+    finish_reason: str | None = None
+    completion_tokens: int = 0
+    cached_tokens: int = 0
 
     def advance(self, status: RunStatus, reason: str | None = None) -> None:
         """Move to `status`, or raise ValueError when the table does not allow it."""

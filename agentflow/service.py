@@ -11,6 +11,7 @@ that the engine will have) is settled when the run is seated.
 from __future__ import annotations
 
 import asyncio
+import functools
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -24,18 +25,18 @@ from msgspec.structs import replace
 from agentflow import grammar, toolparser
 from agentflow.config import ModelConfig, SchedulerConfig
 from agentflow.engine.protocol import Embedder, Engine
-from agentflow.engine.supervisor import Supervisor
+from agentflow.engine.supervisor import Supervisor, SupervisorLimits
 from agentflow.errors import AgentFlowError, ContextLengthExceeded, InvalidRequest, UnknownModel
 from agentflow.events import Embeddings, FinishReason
-from agentflow.messages import Caller, ChatRequest, CompletionRequest, EmbeddingRequest, Sampling, Structured
-from agentflow.prompt import ChatTemplate
+from agentflow.messages import ChatRequest, CompletionRequest, EmbeddingRequest, Sampling, Structured, Tool
+from agentflow.prompt import ChatEncoder
 from agentflow.run import Run, RunStatus
 from agentflow.scheduler import Scheduler, Seat
 from agentflow.scheduler.pool import Pool
 from agentflow.status import ModelStatus, ServiceStatus
 from agentflow.stream import Choice, RunStream
 from agentflow.tokenizer import Tokenizer
-from agentflow.toolparser import ToolParser
+from agentflow.toolparser import FORMATS, ListParser, MarkedParser, NamedParser, ToolParser
 
 __all__ = ["RunStream", "ServedModel", "Service"]
 
@@ -68,8 +69,22 @@ class _Model:
         self.pool = pool
         self.supervisors = supervisors
         self.tokenizer: asyncio.Future[Tokenizer] = asyncio.get_running_loop().create_future()
-        self.template: ChatTemplate | None = None
+        self.encoder: ChatEncoder | None = None
         self.tool_format = "none"
+
+
+def _no_parser() -> None:
+    return None
+
+
+class _Plan(Struct, frozen=True):
+    """What a request comes to once its prompts are encoded. `param` names the caller's field with the prompt."""
+
+    prompts: Sequence[list[int]]
+    sampling: Sampling
+    param: str
+    parser: Callable[[], ToolParser | None] = _no_parser
+    finish_after_calls: FinishReason = "stop"
 
 
 class Service:
@@ -89,13 +104,18 @@ class Service:
         self._encoder = ThreadPoolExecutor(2, thread_name_prefix="encode")
         self._tasks: asyncio.TaskGroup | None = None
         self._models = [self._model(served) for served in models]
-        self._names = {
-            name: model for model in self._models for name in (model.served.name, *model.served.aliases)
-        }
+        self._names = {name: model for model in self._models for name in (model.served.name, *model.served.aliases)}
 
     def _model(self, served: ServedModel) -> _Model:
+        config = self._config
+        limits = SupervisorLimits(
+            start_timeout_s=config.start_timeout_s,
+            stall_timeout_s=config.stall_timeout_s,
+            backoff_s=config.restart_backoff_s,
+            backoff_max_s=config.restart_backoff_max_s,
+        )
         supervisors = tuple(
-            Supervisor(f"{served.name}/{number}", factory, self._config, self._engine_changed)
+            Supervisor(f"{served.name}/{number}", factory, limits, self._engine_changed)
             for number, factory in enumerate(served.engines)
         )
         return _Model(served, self._scheduler.add_pool(served.name, supervisors), supervisors)
@@ -118,15 +138,14 @@ class Service:
         loop = asyncio.get_running_loop()
         served = model.served
         try:
-            tokenizer, template = await loop.run_in_executor(self._encoder, _load, served)
+            tokenizer, encoder = await loop.run_in_executor(self._encoder, _load, served)
         except AgentFlowError as error:
             model.tokenizer.set_exception(error)
             model.tokenizer.exception()  # marked as seen; every request that needs it gets it
             return
-        model.template = template
-        if template is not None:
-            wanted = served.config.tool_format
-            model.tool_format = template.tool_format if wanted == "auto" else wanted
+        model.encoder = encoder
+        wanted = served.config.tool_format
+        model.tool_format = encoder.tool_format if wanted == "auto" else wanted
         model.tokenizer.set_result(tokenizer)
 
     async def drain(self, timeout_s: float) -> None:
@@ -153,27 +172,18 @@ class Service:
         Raises InvalidRequest, Refused; the stream raises EngineFailure and Refused.
         """
         model = self._find(request.model, "chat")
-        tokenizer = await _present(model.tokenizer)
-        if model.template is None:
-            raise InvalidRequest(
-                f"{model.served.name} has no chat template: use /v1/completions, or set models.*.chat_template.",
-                param="model",
-            )
-        template = model.template
+        await _present(model.tokenizer)
+        encoder = model.encoder
+        assert encoder is not None, "it comes with the tokenizer"
         choice = request.tool_choice
         tools = request.tools if choice.mode != "none" else ()
-        sampling, tool_form = _force(request, model.tool_format if tools else "none")
+        sampling, parser = _tool_use(request, tools, model.tool_format)
         self._check_grammar(request.sampling.structured)
         self._check_grammar(sampling.structured)
         size = sum(len(message.content or "") for message in request.messages)
-        ids = await self._encode(size, lambda: template.encode_chat(request.messages, tools, tokenizer))
+        ids = await self._encode(size, lambda: encoder.encode(request.messages, tools))
         finish: FinishReason = "stop" if choice.mode == "named" else "tool_calls"
-        names = tuple(tool.name for tool in tools)
-
-        def parser() -> ToolParser | None:
-            return ToolParser(tool_form, names=names, call_name=choice.name) if tool_form != "none" else None
-
-        return await self._stream(model, request, [ids], sampling, "messages", parser, finish)
+        return await self._stream(model, request, _Plan([ids], sampling, "messages", parser, finish))
 
     async def complete(self, request: CompletionRequest) -> RunStream:
         """Continuations of texts, with no chat template. Raises as `chat` does."""
@@ -183,7 +193,7 @@ class Service:
         prompts = [
             await self._ids(tokenizer, prompt, f"prompt[{number}]") for number, prompt in enumerate(request.prompts)
         ]
-        return await self._stream(model, request, prompts, request.sampling, "prompt", lambda: None, "stop")
+        return await self._stream(model, request, _Plan(prompts, request.sampling, "prompt"))
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Vectors of `request.inputs`. Raises InvalidRequest, Refused, EngineFailure."""
@@ -193,7 +203,7 @@ class Service:
             await self._ids(tokenizer, value, f"input[{number}]", special=True)
             for number, value in enumerate(request.inputs)
         ]
-        run = self._run(model, request, request.id, [token for ids in inputs for token in ids], Sampling(), kind="embed")
+        run = self._run(model, request, request.id, [token for ids in inputs for token in ids])
         (ticket,) = self._scheduler.submit(model.pool, [run])
         seat = await ticket.seat()
         info = model.pool.info
@@ -210,43 +220,21 @@ class Service:
             vectors = _truncated(vectors, request.dimensions, model.served.name)
         return Embeddings(vectors, len(run.prompt_token_ids))
 
-    async def _stream(
-        self,
-        model: _Model,
-        request: ChatRequest | CompletionRequest,
-        prompts: Sequence[list[int]],
-        sampling: Sampling,
-        param: str,
-        parser: Callable[[], ToolParser | None],
-        finish_after_calls: FinishReason,
-    ) -> RunStream:
-        count = len(prompts) * request.n
-        if count > self._config.max_choices:
-            raise InvalidRequest(
-                f"{count} answers were asked for; at most {self._config.max_choices} are given to a request.",
-                param="n" if len(prompts) == 1 else "prompt",
-                code="invalid_value",
-            )
-        runs: list[Run] = []
-        for ids in prompts:
-            self._fit(model, len(ids), sampling.max_tokens, param)
-            for answer in range(request.n):
-                # Answers to one prompt must differ, and be the same again for the same seed.
-                seeded = sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + answer)
-                run_id = request.id if count == 1 else f"{request.id}-{len(runs)}"
-                runs.append(self._run(model, request, run_id, ids, seeded))
+    async def _stream(self, model: _Model, request: ChatRequest | CompletionRequest, plan: _Plan) -> RunStream:
+        """Submit `n` runs for each prompt, and hand out their events once the first has been taken."""
+        runs = self._runs(model, request, plan)
 
         def prepare(seat: Seat) -> None:
             run = seat.run
             try:
-                run.max_tokens = self._fit(model, len(run.prompt_token_ids), run.sampling.max_tokens, param)
+                run.max_tokens = self._fit(model, len(run.prompt_token_ids), run.sampling.max_tokens, plan.param)
             except InvalidRequest:
                 seat.release(RunStatus.FAILED, "invalid_request")
                 raise
 
         tickets = self._scheduler.submit(model.pool, runs)
         choices = [
-            Choice(index, ticket, parser(), call_ids=_call_id, finish_after_calls=finish_after_calls)
+            Choice(index, ticket, plan.parser(), call_ids=_call_id, finish_after_calls=plan.finish_after_calls)
             for index, ticket in enumerate(tickets)
         ]
         assert self._tasks is not None, "the service was not started"
@@ -258,14 +246,27 @@ class Service:
             raise
         return stream
 
+    def _runs(self, model: _Model, request: ChatRequest | CompletionRequest, plan: _Plan) -> list[Run]:
+        count = len(plan.prompts) * request.n
+        if count > self._config.max_choices:
+            raise InvalidRequest(
+                f"{count} answers were asked for; at most {self._config.max_choices} are given to a request.",
+                param="n" if len(plan.prompts) == 1 else "prompt",
+                code="invalid_value",
+            )
+        sampling = plan.sampling
+        runs: list[Run] = []
+        for ids in plan.prompts:
+            self._fit(model, len(ids), sampling.max_tokens, plan.param)
+            for answer in range(request.n):
+                # Answers to one prompt must differ, and be the same again for the same seed.
+                seeded = sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + answer)
+                runs.append(self._run(model, request, request.id if count == 1 else f"{request.id}-{len(runs)}", ids))
+                runs[-1].sampling = seeded
+        return runs
+
     def _run(
-        self,
-        model: _Model,
-        request: ChatRequest | CompletionRequest | EmbeddingRequest,
-        run_id: str,
-        ids: list[int],
-        sampling: Sampling,
-        kind: str = "generate",
+        self, model: _Model, request: ChatRequest | CompletionRequest | EmbeddingRequest, run_id: str, ids: list[int]
     ) -> Run:
         deadline_s = self._config.deadline_s if request.deadline_s is None else request.deadline_s
         return Run(
@@ -273,12 +274,12 @@ class Service:
             request_id=request.id,
             model=model.served.name,
             prompt_token_ids=ids,
-            sampling=sampling,
-            max_tokens=sampling.max_tokens or 0,
+            sampling=Sampling(),
+            max_tokens=0,
             caller=request.caller,
             priority=request.priority,
             deadline_at=time.monotonic() + deadline_s,
-            kind=kind,
+            kind="embed" if isinstance(request, EmbeddingRequest) else "generate",
         )
 
     def _fit(self, model: _Model, prompt: int, max_tokens: int | None, param: str) -> int:
@@ -300,7 +301,7 @@ class Service:
         if prompt + max_tokens > limit:
             raise ContextLengthExceeded(
                 f"The prompt has {prompt} tokens and {max_tokens} were asked for, {prompt + max_tokens} together; "
-                f"{model.served.name} has a context of {limit}. Shorten the prompt or ask for at most {limit - prompt}.",
+                f"{model.served.name} has a context of {limit}. Shorten the prompt, or ask for {limit - prompt}.",
                 param=param,
             )
         return max_tokens
@@ -378,29 +379,34 @@ class Service:
         )
 
 
-def _load(served: ServedModel) -> tuple[Tokenizer, ChatTemplate | None]:
+def _load(served: ServedModel) -> tuple[Tokenizer, ChatEncoder]:
     tokenizer = served.tokenizer()
-    source = tokenizer.chat_template
-    if served.config.chat_template is not None:
-        source = Path(served.config.chat_template).read_text(encoding="utf-8")
-    return tokenizer, ChatTemplate(source) if source and served.role == "chat" else None
+    path = served.config.chat_template
+    template = Path(path).read_text(encoding="utf-8") if path is not None else None
+    return tokenizer, ChatEncoder(tokenizer, template)
 
 
-def _force(request: ChatRequest, tool_format: str) -> tuple[Sampling, str]:
-    """The sampling and the form of tool calls that `tool_choice` asks for."""
-    sampling, choice, tools = request.sampling, request.tool_choice, request.tools
+def _tool_use(
+    request: ChatRequest, tools: Sequence[Tool], tool_format: str
+) -> tuple[Sampling, Callable[[], ToolParser | None]]:
+    """The sampling that `tool_choice` asks for, and the parser (a fresh one an answer) that finds the calls."""
+    sampling, choice = request.sampling, request.tool_choice
     if choice.mode == "required":
         if not tools:
             raise InvalidRequest("tool_choice is required, but there are no tools.", param="tool_choice")
         schema = toolparser.required_schema(tools, request.parallel_tool_calls)
-        return replace(sampling, structured=Structured("json", schema, "tools")), "required"
+        return replace(sampling, structured=Structured("json", schema, "tools")), ListParser
     if choice.mode == "named":
         tool = next((tool for tool in tools if tool.name == choice.name), None)
         if tool is None:
             raise InvalidRequest(f"tool_choice names {choice.name!r}, which is not among tools.", param="tool_choice")
-        return replace(sampling, structured=Structured("json", toolparser.named_schema(tool), "tools")), "named"
+        forced = replace(sampling, structured=Structured("json", toolparser.named_schema(tool), "tools"))
+        return forced, functools.partial(NamedParser, tool.name)
     # A form that the whole answer must have leaves no room for calls.
-    return sampling, "none" if sampling.structured is not None else tool_format
+    if not tools or sampling.structured is not None or tool_format not in FORMATS:
+        return sampling, _no_parser
+    names = frozenset(tool.name for tool in tools)
+    return sampling, functools.partial(MarkedParser, FORMATS[tool_format], names)
 
 
 def _truncated(vectors: Any, dimensions: int, model: str) -> Any:

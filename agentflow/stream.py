@@ -26,7 +26,8 @@ from agentflow.events import (
 )
 from agentflow.run import Run
 from agentflow.scheduler import Seat, Ticket
-from agentflow.toolparser import CallArguments, CallOpened, Malformed, Text, ToolParser
+from agentflow.toolcall import CallArguments, CallOpened
+from agentflow.toolparser import Malformed, Text, ToolParser
 
 MERGE_BUFFER = 64
 
@@ -89,8 +90,9 @@ class Choice:
                     events.append(ToolCallOpened(self.index, index, self._call_ids(), name))
                 case CallArguments(index, text):
                     events.append(ToolCallArguments(self.index, index, text))
-                case Malformed(raw=raw) if raw:
-                    events.append(TextDelta(self.index, raw))
+                case Malformed(text, None):
+                    # Never opened as a call: the reader gets the words. Of an opened one it has seen all there is.
+                    events.append(TextDelta(self.index, text))
         return events
 
     def _finish(self, reason: str) -> FinishReason:
@@ -156,7 +158,7 @@ class RunStream:
                 async with aclosing(choice.events(self._prepare)) as events:
                     async for event in events:
                         await queue.put(event)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - raised again in the reader, whatever it is
                 await queue.put(error)
             else:
                 await queue.put(None)
@@ -176,4 +178,3 @@ class RunStream:
             for task in pumps:
                 task.cancel()
             await asyncio.wait(pumps)
-

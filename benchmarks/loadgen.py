@@ -158,9 +158,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=1)
     parser.add_argument("--max-tokens", type=int, default=64)
     args = parser.parse_args()
-    result = uvloop.run(
-        load(args.host, args.port, args.model, args.concurrency, args.requests, args.max_tokens)
-    )
+    result = uvloop.run(load(args.host, args.port, args.model, args.concurrency, args.requests, args.max_tokens))
     print(json.dumps(asdict(result)))
 
 

@@ -78,9 +78,7 @@ def servers(folder: Path, model: Path) -> list[Server]:
     )
     python = sys.executable
     return [
-        Server(
-            "acu", [python, "-m", "acu", "serve", "-c", str(config)], ports[0], "/readyz", folder / "acu.log"
-        ),
+        Server("acu", [python, "-m", "acu", "serve", "-c", str(config)], ports[0], "/readyz", folder / "acu.log"),
         Server(
             "vllm",
             [

@@ -1,9 +1,9 @@
 """Pool: the engines of one model, their seats, and who waits for one.
 
-A seat is a place for one sequence on an engine; an engine has `EngineInfo.max_running` of them. Placement takes the
+A seat is a place for one sequence on an engine, which has `EngineInfo.max_running` of them. Placement takes the
 ready engine with the most free seats. The pool trips (`tripped`) when each of its engines failed to come back
-`TRIP_AFTER` times in a row: callers are then refused at once with the reason, instead of waiting out their deadline for an
-engine that is not coming, until one is ready again.
+`TRIP_AFTER` times in a row: callers are then refused at once with the reason, instead of waiting out their deadline for
+an engine that is not coming, until one is ready again.
 """
 
 from __future__ import annotations
@@ -32,8 +32,14 @@ class Slot:
 
     def free(self) -> int:
         """Seats that may be taken now; 0 while the engine is not ready."""
-        info = self.supervisor.info if self.supervisor.engine is not None else None
+        info = self.supervisor.info if self.ready else None
         return max(0, info.max_running - self.taken) if info else 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether the engine takes work. A dead one does not, even before its supervisor has looked."""
+        engine = self.supervisor.engine
+        return engine is not None and engine.failure is None
 
     def note_state(self) -> None:
         """Follow the supervisor's state, counting failures in a row."""
@@ -71,12 +77,12 @@ class Pool:
     @property
     def ready(self) -> bool:
         """Whether an engine takes work."""
-        return any(slot.supervisor.engine is not None for slot in self.slots)
+        return any(slot.ready for slot in self.slots)
 
     @property
     def seats(self) -> int:
         """Seats of the engines that are ready; of one engine while none is."""
-        ready = [s.supervisor.info for s in self.slots if s.supervisor.engine is not None]
+        ready = [slot.supervisor.info for slot in self.slots if slot.ready]
         return sum(info.max_running for info in ready if info) or (self.info.max_running if self.info else 1)
 
     @property

@@ -5,8 +5,8 @@ its Seat when its deltas end, by whatever road: finished, client gone, engine de
 
 Rules that hold at every await:
 - `submit` of several runs is all or nothing, so a request with `n` answers is never half accepted.
-- A ticket is in exactly one of: the pool's queue, a seat, ended. Whoever waits for it may be cancelled at any moment, also
-  in the instant in which it has just been seated: then the seat is given back.
+- A ticket is in exactly one of: the pool's queue, a seat, ended. Whoever waits for it may be cancelled at any moment,
+  also in the instant in which it has just been seated: then the seat is given back.
 - Every run ends exactly once, and `on_run_end` hears of it exactly once.
 - A seat is given back when the engine has been told to stop (the generator is closed), not when the client is done.
 
@@ -71,7 +71,7 @@ class Seat:
         self.run = run
         self._pool = pool
         self._slot = slot
-        self._engine = slot.supervisor.engine
+        self._engine: Any = slot.supervisor.engine
         self._scheduler = scheduler
         self._task: asyncio.Task[Any] | None = None
         self._interrupt: AgentFlowError | None = None
@@ -212,14 +212,12 @@ class Scheduler:
 
     def pump(self, pool: Pool) -> None:
         """Seat whoever can be seated. Called when something arrived, a seat came free, or an engine changed state."""
-        for slot in pool.slots:
-            slot.note_state()
+        for each in pool.slots:
+            each.note_state()
         if pool.tripped and len(pool.waiting):
-            while (ticket := pool.waiting.pop()) is not None:
-                self._refuse(ticket, self._unavailable(pool))
-        while len(pool.waiting) and (slot := pool.place()) is not None:
-            ticket = pool.waiting.pop()
-            assert ticket is not None
+            while (refused := pool.waiting.pop()) is not None:
+                self._refuse(refused, self._unavailable(pool))
+        while (slot := pool.place()) is not None and (ticket := pool.waiting.pop()) is not None:
             self._leave_queue(ticket)
             slot.taken += 1
             ticket.run.engine_id = slot.supervisor.id
@@ -296,8 +294,8 @@ class Scheduler:
         deadline_s = must_wait[0].deadline_at - time.monotonic()
         if wait_s is not None and wait_s > deadline_s:
             return QueueFull(
-                f"The queue would take about {wait_s:.1f} s, longer than this request's deadline of {deadline_s:.1f} s. "
-                f"Try again in {retry_after_s:.1f} s.",
+                f"The queue would take about {wait_s:.1f} s, longer than this request's deadline of {deadline_s:.1f} "
+                f"s. Try again in {retry_after_s:.1f} s.",
                 retry_after_s=retry_after_s,
             )
         return None

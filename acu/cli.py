@@ -1,0 +1,139 @@
+"""The `acu` command: finds the subcommand, imports only its module, and turns errors into a line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from acu import __version__
+from acu.errors import AcuError, ConfigError, DaemonUnreachable, StartRefused
+
+EXIT_OK, EXIT_FAILED, EXIT_REFUSED, EXIT_NO_DAEMON, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+
+EPILOG = """\
+configuration:
+  The first file that is named or found is read: -c FILE, the variable ACU_CONFIG, ~/.config/acu/acu.yaml,
+  /etc/acu/acu.yaml. With no file at all the defaults follow the machine. Any field can be overridden by a variable
+  ACU_SECTION__FIELD, such as ACU_NETWORK__BIND_ADDR=127.0.0.1:9000. `acu config reference` lists every field.
+
+exit codes:
+  0 done   1 failed   2 wrong usage or configuration, or the daemon refused to start   3 no daemon listens
+  130 interrupted
+
+get started:
+  acu models pull smollm2-135m-instruct && acu models pull all-minilm-l6-v2
+  acu serve                (in one terminal)
+  acu chat                 (in another)
+"""
+
+
+class Command(Struct, frozen=True):
+    """A subcommand: the module that has its `add_arguments(subparsers)`, and `run(args)`."""
+
+    module: str
+    takes_cache_dir: bool = False  # its run is run(args, cache_dir)
+
+
+COMMANDS = {
+    "serve": Command("acu.cli_serve"),
+    "chat": Command("acu.cli_chat"),
+    "status": Command("acu.cli_status"),
+    "models": Command("acu.cli_models", takes_cache_dir=True),
+    "config": Command("acu.cli_config"),
+    "version": Command("acu.cli_version"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(words)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"acu: {problem}", file=sys.stderr)  # noqa: T201
+        return EXIT_REFUSED
+    except StartRefused as error:
+        return _fail(error, EXIT_REFUSED)
+    except DaemonUnreachable as error:
+        return _fail(error, EXIT_NO_DAEMON)
+    except AcuError as error:
+        return _fail(error, EXIT_FAILED)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone (`acu status | head`). Nothing may be flushed into the pipe any more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+
+
+def _fail(error: Exception, code: int) -> int:
+    print(f"acu: {error}", file=sys.stderr)  # noqa: T201
+    return code
+
+
+def _run(words: list[str]) -> int:
+    name = command_named(words)
+    parser, subparsers = _parser()
+    if name is None:  # help, --version or a mistake: every command is shown
+        for command in COMMANDS.values():
+            importlib.import_module(command.module).add_arguments(subparsers)
+        parser.parse_args(words)
+        parser.print_help()
+        return EXIT_REFUSED if words else EXIT_OK
+    command = COMMANDS[name]
+    module = importlib.import_module(command.module)
+    module.add_arguments(subparsers)
+    args = parser.parse_args(words)
+    if command.takes_cache_dir:
+        return int(module.run(args, _cache_dir(args)))
+    return int(module.run(args))
+
+
+def command_named(words: Sequence[str]) -> str | None:
+    """The subcommand among the words, or None if there is none before the first thing that is not an option of ours."""
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif word in {"-c", "--config"}:
+            skip = True
+        elif word.startswith("--config="):
+            continue
+        else:
+            return word if word in COMMANDS else None
+    return None
+
+
+def _parser() -> tuple[argparse.ArgumentParser, Any]:
+    parser = argparse.ArgumentParser(
+        prog="acu",
+        description="ACU: an appliance daemon for AI agents. One process, one GPU (or none), an OpenAI API on a unix "
+        "socket and on localhost.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"acu {__version__}")
+    parser.add_argument("-c", "--config", metavar="FILE", type=Path, help="configuration file (acu.yaml)")
+    return parser, parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", required=True)
+
+
+def add_config_option(parser: argparse.ArgumentParser) -> None:
+    """`-c FILE` after the command as well as before it."""
+    parser.add_argument(
+        "-c", "--config", metavar="FILE", type=Path, default=argparse.SUPPRESS, help="configuration file (acu.yaml)"
+    )
+
+
+def _cache_dir(args: argparse.Namespace) -> Path:
+    from acu.config import load, process_environment
+
+    return Path(load(process_environment(), file=args.config).config.gpu.model_cache_dir)

@@ -1,0 +1,161 @@
+"""`acu chat`: a conversation with a served model, on a terminal or through a pipe."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any
+
+from acu.chat import Conversation, Printer, Settings, answer, explain
+from acu.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from acu.cli_status import add_target_options, target_of
+from acu.client import Client
+from acu.errors import AcuError, ApiError
+from acu.terminal import LineReader, PipeReader, TerminalReader
+
+READY_POLL_S = 0.25
+
+HELP = """\
+/system TEXT   set the system message (no TEXT: remove it) and begin anew
+/model NAME    talk to another model (no NAME: list them)
+/clear         begin anew
+/help          this
+/quit          leave (so does ctrl-D); ctrl-C stops an answer; alt-enter or a final \\ begins a new line"""
+
+
+def add_arguments(subparsers: Any) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser(
+        "chat",
+        help="talk to a model",
+        description="Talk to a served model. Without a terminal, each line of the input is a message.",
+        epilog=HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_target_options(parser)
+    parser.add_argument("--once", metavar="TEXT", help="answer this and exit; `-` reads it from standard input")
+    parser.add_argument("--model", default="large", help="name or alias of the model (default: large)")
+    parser.add_argument("--system", metavar="TEXT", help="system message")
+    parser.add_argument("--temperature", type=float, help="0 is deterministic; default: the model's")
+    parser.add_argument("--max-tokens", type=int, help="longest answer in tokens")
+    parser.add_argument("--no-wait", action="store_true", help="fail instead of waiting while the model loads")
+
+
+def run(args: argparse.Namespace) -> int:
+    """One answer, or a conversation until the input ends. Raises DaemonUnreachable, ApiError."""
+    client = Client(target_of(args))
+    settings = Settings(model=args.model, temperature=args.temperature, max_tokens=args.max_tokens)
+    conversation = Conversation(args.system)
+    if not args.no_wait:
+        wait_until_ready(client)
+    if args.once is not None:
+        return once(client, settings, conversation, args.once)
+    reader: LineReader = TerminalReader() if sys.stdin.isatty() and sys.stdout.isatty() else PipeReader(sys.stdin)
+    return Chat(client, settings, conversation, reader).loop()
+
+
+def once(client: Client, settings: Settings, conversation: Conversation, text: str) -> int:
+    """Answer one message on standard output."""
+    message = sys.stdin.read().strip() if text == "-" else text
+    if not message:
+        raise AcuError("there is no text to answer: `acu chat --once TEXT`, or `-` and text on standard input")
+    try:
+        answer(client, settings, conversation.with_user(message), Printer())
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return EXIT_OK
+
+
+def wait_until_ready(client: Client) -> None:
+    """Show how far the models are until all take work. Nothing is shown when they do already."""
+    from acu.terminal import ProgressLine
+
+    with ProgressLine() as line:
+        while True:
+            readiness = client.get("/readyz", accept=(200, 503))
+            if readiness.get("ready"):
+                return
+            line.show(loading_text(readiness))
+            time.sleep(READY_POLL_S)
+
+
+def loading_text(readiness: dict[str, Any]) -> str:
+    """What /readyz says, in one line."""
+    parts = []
+    for model in readiness.get("models", []):
+        if not model["ready"]:
+            share = f" {model['fraction']:.0%}" if model["fraction"] is not None else ""
+            parts.append(f"{model['model']}: {model['stage']}{share}")
+    return "loading " + ", ".join(parts) if parts else str(readiness.get("reason") or "not ready")
+
+
+class Chat:
+    """The loop of a conversation: a line in, an answer or the effect of a /command out."""
+
+    def __init__(self, client: Client, settings: Settings, conversation: Conversation, reader: LineReader) -> None:
+        self._client = client
+        self._settings = settings
+        self._conversation = conversation
+        self._reader = reader
+        self._failed = False
+
+    def loop(self) -> int:
+        """Until the input ends or /quit. Through a pipe, a failed answer makes the exit code 1."""
+        self._reader.greet(f"{self._settings.model}: /help for commands, ctrl-D to leave")
+        while True:
+            try:
+                line = self._reader.read()
+            except KeyboardInterrupt:  # at the prompt it only clears the line
+                continue
+            if line is None or line.strip() in {"/quit", "/exit"}:
+                return EXIT_FAILED if self._failed and not self._reader.interactive else EXIT_OK
+            if line.startswith("/"):
+                self._command(line.strip())
+            elif line.strip():
+                self._say(line)
+
+    def _say(self, text: str) -> None:
+        printer = Printer()
+        try:
+            answer(self._client, self._settings, self._conversation.with_user(text), printer)
+        except KeyboardInterrupt:
+            self._reader.note("(stopped)")
+        except ApiError as error:
+            self._failed = True
+            self._reader.note(f"error: {explain(error)}")
+            if not printer.text:
+                return
+        if printer.text:
+            self._conversation.add(text, printer.text)
+
+    def _command(self, line: str) -> None:
+        name, _, rest = line.partition(" ")
+        rest = rest.strip()
+        if name == "/help":
+            self._reader.note(HELP)
+        elif name == "/clear":
+            self._conversation.clear()
+            self._reader.note("cleared")
+        elif name == "/system":
+            self._conversation.restart(rest or None)
+            self._reader.note("the system message is set" if rest else "no system message")
+        elif name == "/model":
+            self._model(rest)
+        else:
+            self._reader.note(f"unknown command {name}; /help lists them")
+
+    def _model(self, name: str) -> None:
+        try:
+            known = [model["id"] for model in self._client.get("/v1/models")["data"]]
+        except ApiError as error:
+            self._reader.note(f"error: {explain(error)}")
+            return
+        if not name:
+            self._reader.note(f"served: {', '.join(known)}; now: {self._settings.model}")
+            return
+        self._settings = Settings(
+            model=name, temperature=self._settings.temperature, max_tokens=self._settings.max_tokens
+        )
+        self._reader.note(f"talking to {name}" + ("" if name in known else " (if it is an alias of a served model)"))

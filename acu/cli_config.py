@@ -1,0 +1,119 @@
+"""`acu config`: schema, check, show and reference of the configuration."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from acu.cli import EXIT_OK, add_config_option
+from acu.config import AcuConfig, LoadedConfig, load, process_environment
+from acu.config_fields import Field, fields_of
+from acu.hardware import gpu_present
+
+REFERENCE_HEAD = """\
+# Configuration
+
+One YAML file, of which every part may be left out. The first that is named or found is read: `-c FILE`, the variable
+`ACU_CONFIG`, `~/.config/acu/acu.yaml`, `/etc/acu/acu.yaml`. With no file at all, the defaults follow the machine.
+
+- Any field can be overridden by a variable `ACU_SECTION__FIELD` with a YAML value:
+  `ACU_NETWORK__BIND_ADDR=127.0.0.1:9000`, `ACU_MODELS__LARGE__MAX_RUNNING=8`, `ACU_NETWORK__ALLOWED_HOSTS='[acu.local]'`.
+- A `models` section in the file replaces the default models as a whole.
+- Unknown keys, unknown `ACU_` variables and ill-typed values are refused; the message names the nearest known key.
+- Paths may begin with `~`; relative ones count from the file's folder.
+- `acu config check FILE` tells every problem, `acu config show` the effective values and where each came from,
+  `acu config schema` prints the JSON schema. This page is the output of `acu config reference`.
+"""
+
+
+def add_arguments(subparsers: Any) -> None:
+    """Declare the command and its actions."""
+    parser = subparsers.add_parser("config", help="check and show the configuration", allow_abbrev=False)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    check = actions.add_parser("check", help="validate a file: exit code 0, or 2 with every problem")
+    check.add_argument("file", metavar="FILE", type=Path)
+    show = actions.add_parser("show", help="the effective configuration, and where each value came from")
+    show.add_argument("--json", action="store_true", help="as JSON")
+    add_config_option(show)
+    actions.add_parser("schema", help="JSON schema of the file")
+    actions.add_parser("reference", help="every field, as Markdown")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the action. Problems of a configuration come as ConfigError."""
+    if args.action == "schema":
+        _out(json.dumps(msgspec.json.schema(AcuConfig), indent=2))
+    elif args.action == "reference":
+        _out(reference().rstrip())
+    elif args.action == "check":
+        load({}, file=args.file, gpu_present=gpu_present())
+        _out(f"{args.file}: valid")
+    else:
+        loaded = load(process_environment(), file=args.config, gpu_present=gpu_present())
+        _out(as_json(loaded) if args.json else as_table(loaded))
+    return EXIT_OK
+
+
+def as_json(loaded: LoadedConfig) -> str:
+    """The effective configuration with origins, as one JSON object."""
+    origins = {path: origin_of(path, loaded) for path, _ in leaves(msgspec.to_builtins(loaded.config))}
+    document = {
+        "file": str(loaded.file) if loaded.file else None,
+        "config": msgspec.to_builtins(loaded.config),
+        "origins": origins,
+    }
+    return json.dumps(document, indent=2)
+
+
+def as_table(loaded: LoadedConfig) -> str:
+    """The effective configuration, one field a line."""
+    rows = [(path, json.dumps(value), origin_of(path, loaded)) for path, value in leaves(msgspec.to_builtins(loaded.config))]
+    left, middle = (max(len(row[column]) for row in rows) for column in (0, 1))
+    head = f"# file: {loaded.file or 'none'}"
+    return "\n".join([head, *(f"{path:{left}}  {value:{middle}}  {origin}" for path, value, origin in rows)])
+
+
+def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
+    """(dotted path, value) of every field of a plain document."""
+    if isinstance(value, dict) and value:
+        return [leaf for key, inner in value.items() for leaf in leaves(inner, f"{path}.{key}" if path else str(key))]
+    return [(path, value)]
+
+
+def origin_of(path: str, loaded: LoadedConfig) -> str:
+    """Where the value at `path` came from: the nearest of its sections that has an origin of its own, or default."""
+    while path:
+        if path in loaded.origins and not path.endswith(("network", "gpu", "models", "scheduler", "daemon")):
+            return loaded.origins[path]
+        path = path.rpartition(".")[0] if ".engine_args." in path else ""
+    return "default"
+
+
+def reference() -> str:
+    """docs/configuration.md."""
+    sections: list[str] = [REFERENCE_HEAD]
+    table: list[Field] = []
+
+    def flush() -> None:
+        if table:
+            rows = [f"| `{f.path.rpartition('.')[2]}` | {f.type} | `{f.default}` | {f.description} |" for f in table]
+            sections.append("\n".join(["| field | type | default | meaning |", "|---|---|---|---|", *rows, ""]))
+            table.clear()
+
+    for field in fields_of(AcuConfig):
+        if field.type.startswith("section"):
+            flush()
+            sections.append(f"## {field.path}\n\n{field.description}\n")
+        else:
+            table.append(field)
+    flush()
+    return "\n".join(sections)
+
+
+def _out(text: str) -> None:
+    sys.stdout.write(text + "\n")

@@ -1,0 +1,201 @@
+"""`acu models`: list, pull, verify, remove and preload the models in the cache."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+from rich.progress import Progress as Bars
+
+from acu import models
+from acu.cli import EXIT_FAILED, EXIT_OK, add_config_option
+from acu.errors import ModelError
+from acu.models.progress import Progress, human
+
+DESCRIPTION = """\
+The models on this machine. A model is named by the catalogue (`acu models list`), by a hub id (organisation/name), or,
+with `pull NAME --from FOLDER`, by you. Only safetensors are accepted, and no model brings code of its own.
+"""
+_PLAIN_EVERY_S = 5.0
+
+
+def add_arguments(subparsers: Any) -> None:
+    """Declare the command and its actions."""
+    parser = subparsers.add_parser("models", help="list, pull and check models", description=DESCRIPTION)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    show = actions.add_parser("list", help="the catalogue, and what is on this machine")
+    show.add_argument("--json", action="store_true", help="as JSON")
+    pull = actions.add_parser("pull", help="bring models onto this machine")
+    pull.add_argument("names", metavar="NAME", nargs="+")
+    pull.add_argument("--force", action="store_true", help="again, even if they are here")
+    pull.add_argument("--from", dest="folder", metavar="FOLDER", type=Path, help="copy a local folder as NAME")
+    verify = actions.add_parser("verify", help="compare every file with its checksum")
+    verify.add_argument("names", metavar="NAME", nargs="*", help="default: all that are here")
+    remove = actions.add_parser("rm", help="delete models from this machine")
+    remove.add_argument("names", metavar="NAME", nargs="+")
+    preload = actions.add_parser("preload", help="read a model's weights into memory, so that it starts faster")
+    preload.add_argument("names", metavar="NAME", nargs=1)
+    for action in (show, pull, verify, remove, preload):
+        add_config_option(action)
+
+
+def run(args: argparse.Namespace, cache_dir: Path) -> int:
+    """Run one action on the cache. Raises ModelError for what fails."""
+    if args.action == "list":
+        rows = listing(cache_dir)
+        _out(json.dumps(rows, indent=2) if args.json else table(rows))
+        return EXIT_OK
+    if args.action == "rm":
+        for name in args.names:
+            models.remove(name, cache_dir)
+            _out(f"{name}: removed")
+        return EXIT_OK
+    if args.action == "verify":
+        return _verify(args.names, cache_dir)
+    if args.action == "preload":
+        return _preload(args.names[0], cache_dir)
+    return _pull(args, cache_dir)
+
+
+def listing(cache_dir: Path) -> list[dict[str, Any]]:
+    """The catalogue, then what else is in the cache: one mapping each, with "state" ready, damaged or absent."""
+    rows: list[dict[str, Any]] = []
+    for entry in models.catalogue():
+        row = msgspec.to_builtins(entry)
+        row["source"] = str(entry.source)
+        rows.append(row | _state(entry.name, cache_dir))
+    known = {row["name"] for row in rows}
+    others = [model for model in models.installed(cache_dir) if model.name not in known]
+    return rows + [{"name": model.name, "role": model.role} | _state(model.name, cache_dir) for model in others]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The listing for people."""
+    lines = [("NAME", "FOR", "SIZE", "CONTEXT", "LICENCE", "LANGUAGES", "STATE")]
+    for row in rows:
+        languages = row.get("languages", ("?",))
+        state = row["state"] if row["state"] != "absent" else f"{human(row['size_bytes'])} to download"
+        lines.append(
+            (
+                row["name"],
+                row["role"],
+                human(row.get("installed_bytes") or row["disk_bytes"]),
+                str(row.get("context_tokens", "?")),
+                row.get("licence", "?"),
+                ", ".join(languages[:3]) + (f" +{len(languages) - 3}" if len(languages) > 3 else ""),
+                state,
+            )
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def _state(name: str, cache_dir: Path) -> dict[str, Any]:
+    try:
+        model = models.locate(name, cache_dir)
+    except ModelError as error:
+        absent = "not on this machine" in str(error)
+        return {"state": "absent" if absent else "damaged", "path": None, "disk_bytes": 0}
+    return {"state": "ready", "path": str(model.path), "disk_bytes": model.size_bytes}
+
+
+def _pull(args: argparse.Namespace, cache_dir: Path) -> int:
+    if args.folder is not None and len(args.names) != 1:
+        raise ModelError("--from copies one folder under one name: give exactly one NAME.")
+    for name in args.names:
+        started = time.monotonic()
+        with progress_bars(name) as progress:
+            model = models.pull(name, cache_dir, progress, folder=args.folder, force=args.force)
+        seconds = time.monotonic() - started
+        _out(f"{model.name}: ready, {human(model.size_bytes)} in {model.path} ({seconds:.1f} s)")
+    return EXIT_OK
+
+
+def _verify(names: list[str], cache_dir: Path) -> int:
+    code = EXIT_OK
+    for name in names or [model.name for model in models.installed(cache_dir)]:
+        try:
+            with progress_bars(name) as progress:
+                model = models.verify(name, cache_dir, progress)
+        except ModelError as error:
+            _out(f"{name}: {error}")
+            code = EXIT_FAILED
+        else:
+            _out(f"{model.name}: every file is as it was pulled, {human(model.size_bytes)}")
+    return code
+
+
+def _preload(name: str, cache_dir: Path) -> int:
+    with progress_bars(name) as progress:
+        done = models.preload(models.locate(name, cache_dir).path, progress)
+    _out(f"{name}: {human(done.bytes)} read in {done.seconds:.2f} s ({done.mb_s:.0f} MB/s)")
+    return EXIT_OK
+
+
+@contextlib.contextmanager
+def progress_bars(name: str = "model") -> Iterator[Progress]:
+    """A progress callback for one model: a bar on a terminal, now and then a line elsewhere. Both on standard error."""
+    if not sys.stderr.isatty():
+        yield _Lines(name)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeElapsedColumn(),
+    )
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        yield _Bar(bars, name)
+
+
+class _Bar:
+    """One bar, which starts anew with each stage."""
+
+    def __init__(self, bars: Bars, name: str) -> None:
+        self._bars = bars
+        self._name = name
+        self._stage = ""
+        self._task = bars.add_task(name, total=None)
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if stage != self._stage:
+            self._stage = stage
+            self._bars.remove_task(self._task)
+            self._task = self._bars.add_task(f"{self._name}: {stage}", total=None)
+        # A conversion writes nothing for a long while: the bar runs to and fro until there is something to count.
+        self._bars.update(self._task, completed=done, total=total if done and total else None)
+
+
+class _Lines:
+    """A line when a stage begins, and one every few seconds while it lasts."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._stage = ""
+        self._last = 0.0
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if stage == self._stage and now - self._last < _PLAIN_EVERY_S:
+            return
+        amount = f" {human(done)} of {human(total)}" if done and total else ""
+        sys.stderr.write(f"{self._name}: {stage}{amount}\n")
+        sys.stderr.flush()
+        self._stage, self._last = stage, now
+
+
+def _out(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,102 @@
+"""`acu serve`: run the daemon in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from acu.cli import add_config_option
+from acu.config import LoadedConfig, load, process_environment
+from acu.errors import ModelError, StartRefused
+from acu.hardware import gpu_present
+
+DESCRIPTION = """\
+Run the daemon in the foreground. It accepts on a unix socket and on 127.0.0.1 at once; requests that come while models
+load wait for them. Ctrl-C or SIGTERM lets running answers finish, a second one does not. SIGHUP reads the API keys
+again.
+"""
+
+
+def add_arguments(subparsers: Any) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser("serve", help="run the daemon", description=DESCRIPTION, allow_abbrev=False)
+    add_config_option(parser)
+    parser.add_argument("--bind", metavar="ADDR:PORT", help="network.bind_addr; port 0 takes any free one")
+    parser.add_argument("--no-tcp", action="store_true", help="listen on the unix socket only")
+    parser.add_argument("--socket", metavar="PATH", help="network.unix_socket")
+    parser.add_argument(
+        "--engine",
+        choices=["scripted"],
+        help="play every model by the scripted engine, which needs no files: chat as `scripted`, embeddings as "
+        "`scripted-embed`, and under their usual names",
+    )
+    parser.add_argument("--script", metavar="FILE", help="answers of the scripted engine")
+    parser.add_argument("--pull", action="store_true", help="first pull the models that are not on this machine")
+    parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], help="daemon.log_level")
+    parser.add_argument("--log-format", choices=["auto", "json", "pretty"], help="daemon.log_format")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run until a signal comes. Raises ConfigError, StartRefused."""
+    from acu import daemon
+
+    loaded = configuration(args)
+    if args.pull:
+        pull_missing(loaded)
+    return daemon.serve(
+        loaded, process_environment(), reload=lambda: configuration(args), announce=tell
+    )
+
+
+def configuration(args: argparse.Namespace) -> LoadedConfig:
+    """The configuration with the command line laid over it."""
+    flags: dict[str, tuple[str, Any]] = {}
+    for path, flag in (
+        ("network.bind_addr", "bind"),
+        ("network.unix_socket", "socket"),
+        ("daemon.log_level", "log_level"),
+        ("daemon.log_format", "log_format"),
+    ):
+        value = getattr(args, flag)
+        if value is not None:
+            flags[path] = (f"--{flag.replace('_', '-')}", value)
+    if args.no_tcp:
+        flags["network.bind_addr"] = ("--no-tcp", None)
+    loaded = load(process_environment(), file=args.config, flags=flags, gpu_present=gpu_present())
+    if args.script and args.engine != "scripted":
+        raise StartRefused(f"--script: {args.script} is for the scripted engine; add --engine scripted")
+    if args.engine == "scripted":
+        from acu.served import scripted
+
+        script = str(Path(args.script).absolute()) if args.script else None
+        models = scripted(loaded.config.models, script)
+        loaded = replace(loaded, config=replace(loaded.config, models=models))
+    return loaded
+
+
+def pull_missing(loaded: LoadedConfig) -> None:
+    """Pull every catalogue model that is not in the cache, with progress."""
+    from acu.cli_models import progress_bars  # rich, only here
+    from acu.models import locate, pull
+
+    cache_dir = Path(loaded.config.gpu.model_cache_dir)
+    for key, model in loaded.config.models.items():
+        if model.engine == "scripted":
+            continue
+        try:
+            locate(model.model, cache_dir)
+        except ModelError:
+            sys.stderr.write(f"acu: models.{key}: pulling {model.model}\n")
+            with progress_bars(model.model) as progress:
+                pull(model.model, cache_dir, progress)
+
+
+def tell(addresses: list[str]) -> None:
+    """Say on standard error, when it is a terminal, where the daemon listens and how to go on."""
+    if not sys.stderr.isatty():
+        return
+    sys.stderr.write(f"acu: listening on {' and '.join(addresses)}; try `acu chat` in another terminal\n")

@@ -1,0 +1,197 @@
+"""`acu status`: what the daemon does, as a table, as JSON, or again and again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from acu.cli import EXIT_FAILED, EXIT_OK, add_config_option
+from acu.client import Client, Target
+from acu.config import client_sockets, load, process_environment
+from acu.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+STATUS_PATH = "/acu/v1/status"
+WATCH_EVERY_S = 1.0
+TIMEOUT_S = 10.0
+
+
+def add_arguments(subparsers: Any) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser(
+        "status",
+        help="what the daemon does",
+        description="What the daemon serves, runs and chose for this machine. Exit code 0 when it is ready, 1 when it "
+        "is not, 3 when no daemon listens.",
+        allow_abbrev=False,
+    )
+    add_target_options(parser)
+    parser.add_argument("--json", action="store_true", help="the daemon's report as JSON")
+    parser.add_argument("--watch", action="store_true", help="again every second, until ctrl-C")
+
+
+def add_target_options(parser: argparse.ArgumentParser) -> None:
+    """Options that say which daemon is meant."""
+    add_config_option(parser)
+    parser.add_argument("--socket", metavar="PATH", type=Path, help="the daemon's unix socket")
+    parser.add_argument("--url", help="the daemon's address, such as http://127.0.0.1:8228, instead of a socket")
+    parser.add_argument("--api-key-file", metavar="FILE", type=Path, help="file with an API key (for --url)")
+    parser.add_argument("--api-key", metavar="KEY", help="the API key itself; other users can see it in `ps`")
+    parser.add_argument("--ca-file", metavar="FILE", type=Path, help="certificate to trust, for https")
+
+
+def target_of(args: argparse.Namespace) -> Target:
+    """The daemon that the options mean: a URL, a socket, the configured socket, else where sockets usually are."""
+    key = args.api_key
+    if args.api_key_file is not None:
+        try:
+            key = args.api_key_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError([f"--api-key-file: {args.api_key_file} cannot be read: {error}"]) from error
+    if args.url is not None:
+        return Target(url=args.url.rstrip("/"), api_key=key, ca_file=args.ca_file)
+    if args.socket is not None:
+        return Target(sockets=(args.socket,), api_key=key)
+    environ = process_environment()
+    loaded = load(environ, file=args.config)
+    if "network.unix_socket" in loaded.origins and loaded.config.network.unix_socket is not None:
+        return Target(sockets=(Path(loaded.config.network.unix_socket),), api_key=key)
+    return Target(sockets=client_sockets(environ), api_key=key)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the status once, or until ctrl-C. Raises DaemonUnreachable, ApiError."""
+    client = Client(target_of(args), TIMEOUT_S)
+    if args.watch:
+        return watch(client, as_json=args.json)
+    report = client.get(STATUS_PATH)
+    if args.json:
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+    else:
+        from rich.console import Console
+
+        Console(highlight=False).print(render(report))
+    return EXIT_OK if report["service"]["ready"] else EXIT_FAILED
+
+
+def watch(client: Client, *, as_json: bool) -> int:
+    """Show the status every second; JSON one object a line."""
+    if as_json:
+        while True:
+            sys.stdout.write(json.dumps(client.get(STATUS_PATH)) + "\n")
+            sys.stdout.flush()
+            time.sleep(WATCH_EVERY_S)
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(render(client.get(STATUS_PATH)), console=Console(highlight=False), auto_refresh=False) as live:
+        while True:
+            time.sleep(WATCH_EVERY_S)
+            live.update(render(client.get(STATUS_PATH)), refresh=True)
+
+
+def render(report: dict[str, Any]) -> RenderableType:
+    """The report as tables."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    service, daemon = report["service"], report["daemon"]
+    head = Table.grid(padding=(0, 2))
+    for name, value in (
+        ("state", state_of(service)),
+        ("version", f"{daemon.get('version')}  pid {daemon.get('pid')}  up {duration(daemon.get('uptime_s', 0))}"),
+        ("listens", ", ".join(daemon.get("addresses", []))),
+        ("requests", f"{service['running']} running, {service['queued']} waiting ({service['queued_tokens']} tokens)"),
+        ("machine", machine_of(daemon.get("machine", {}))),
+    ):
+        head.add_row(Text(name, style="bold"), value)
+    models = Table(box=None, padding=(0, 2), header_style="bold", pad_edge=False)
+    models.add_column("ENGINE", overflow="fold", ratio=1)
+    for column in ("STATE", "RUN", "WAIT", "CONTEXT", "KV", "HITS", "RESTARTS"):
+        models.add_column(column, no_wrap=True, justify="left" if column == "STATE" else "right")
+    details = Table.grid(padding=(0, 2))
+    for model in service["models"]:
+        details.add_row(Text(model["name"], style="bold"), f"{model['role']}; also {escape(', '.join(model['aliases']))}")
+        for engine in model["engines"]:
+            models.add_row(*engine_row(model, engine))
+            for line in choice_lines(engine):
+                details.add_row("", line)
+    return Group(head, "", models, "", details)
+
+
+def state_of(service: dict[str, Any]) -> str:
+    """In a word or a sentence, how the service is."""
+    if service["draining"]:
+        return "[yellow]draining[/]"
+    return "[green]ready[/]" if service["ready"] else f"[yellow]not ready[/]: {escape(service['reason'] or '')}"
+
+
+def engine_row(model: dict[str, Any], engine: dict[str, Any]) -> tuple[str, ...]:
+    """A line of the table of models."""
+    stats = engine["stats"]
+    queries, hits = stats["prefix_cache_queries"], stats["prefix_cache_hits"]
+    state = engine["state"] + (f" {engine['stage']}" if engine["stage"] else "")
+    if engine["fraction"] is not None and engine["state"] == "starting":
+        state += f" {engine['fraction']:.0%}"
+    return (
+        escape(engine["id"]),
+        escape(state),
+        str(model["running"]),
+        str(model["queued"]),
+        str(model["max_model_len"] or "-"),
+        f"{stats['kv_cache_usage']:.0%}",
+        f"{hits / queries:.0%}" if queries else "-",
+        str(engine["restarts"]),
+    )
+
+
+def choice_lines(engine: dict[str, Any]) -> list[str]:
+    """What was chosen for this machine, and the last failure."""
+    lines = []
+    info = engine["info"]
+    if info is not None:
+        chosen = {"engine": info["name"], **info["choices"], "running at most": info["max_running"]}
+        if info["kv_cache_tokens"]:
+            chosen["KV tokens"] = info["kv_cache_tokens"]
+        known = {name.replace("_", " "): value for name, value in chosen.items() if value is not None}
+        lines.append(escape(", ".join(f"{name}: {plain(value)}" for name, value in known.items())))
+    if engine["last_error"]:
+        lines.append(f"[red]last error[/]: {escape(engine['last_error'])}")
+    return lines
+
+
+def plain(value: Any) -> str:
+    """A value of a choice, for people."""
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def machine_of(machine: dict[str, Any]) -> str:
+    """The machine in one line."""
+    if not machine:
+        return "-"
+    gpus = ", ".join(f"{gpu['name']} {gpu['memory_mb']} MiB" for gpu in machine["gpus"]) or "no GPU"
+    memory = f"{machine['memory_total'] / 2**30:.1f} GiB memory"
+    return escape(f"{machine['cpu_model']}, {machine['cores']} cores, {memory}, {gpus}")
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: 3 h 12 min."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def escape(text: str) -> str:
+    """Text that rich takes as it is."""
+    from rich.markup import escape as rich_escape
+
+    return rich_escape(text)

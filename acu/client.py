@@ -1,0 +1,198 @@
+"""A small client of the daemon, for `acu status` and `acu chat`: HTTP over the unix socket or TCP, blocking, stdlib only.
+
+Blocking on purpose: a command has one request at a time, ctrl-C must interrupt it at once, and closing the connection is
+what tells the daemon to stop generating.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from acu.errors import AcuError, ApiError, DaemonUnreachable
+
+CONNECT_TIMEOUT_S = 5.0
+MAX_LINE = 1 << 22
+
+HOW_TO_START = "start one with `acu serve`, or name another with --socket PATH or --url URL"
+
+
+class Target(Struct, frozen=True):
+    """Where the daemon is: paths of unix sockets to try in order, or a URL such as https://box:8228."""
+
+    sockets: tuple[Path, ...] = ()
+    url: str | None = None
+    api_key: str | None = None
+    ca_file: Path | None = None
+
+    def __str__(self) -> str:
+        return self.url or " or ".join(str(path) for path in dict.fromkeys(self.sockets))
+
+
+class Client:
+    """Requests to one daemon, one at a time. `timeout_s` bounds the silence between two pieces of an answer."""
+
+    def __init__(self, target: Target, timeout_s: float | None = None) -> None:
+        self._target = target
+        self._timeout_s = timeout_s
+
+    def get(self, path: str, *, accept: tuple[int, ...] = (200,)) -> Any:
+        """The JSON at `path`. Raises ApiError for a status that is not in `accept`, DaemonUnreachable."""
+        with self._request("GET", path, None) as answer:
+            return answer.json(accept)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The JSON that answers `body`. Raises ApiError, DaemonUnreachable."""
+        with self._request("POST", path, body) as answer:
+            return answer.json((200,))
+
+    def stream(self, path: str, body: Mapping[str, Any]) -> Answer:
+        """A streamed answer: a context manager whose `events()` are the JSON payloads. Closing it aborts the run."""
+        return self._request("POST", path, body)
+
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
+        headers = {"host": "localhost", "accept": "application/json, text/event-stream", "user-agent": "acu"}
+        payload = None
+        if body is not None:
+            payload = json.dumps(body).encode("utf-8", "surrogatepass")
+            headers["content-type"] = "application/json"
+        if self._target.api_key:
+            headers["authorization"] = f"Bearer {self._target.api_key}"
+        connection = self._connect()
+        try:
+            if self._target.url:
+                headers["host"] = urlsplit(self._target.url).netloc
+            connection.request(method, path, payload, headers)
+            return Answer(connection, connection.getresponse())
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise DaemonUnreachable(f"the daemon at {self._target} closed the connection; is it stopping?") from error
+        except BaseException:
+            connection.close()
+            raise
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._target.url:
+            return self._connect_tcp(self._target.url)
+        denied: Path | None = None
+        for path in dict.fromkeys(self._target.sockets):
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            sock.settimeout(CONNECT_TIMEOUT_S)
+            try:
+                sock.connect(str(path))
+            except PermissionError:
+                denied = path
+                sock.close()
+                continue
+            except OSError:
+                sock.close()
+                continue
+            sock.settimeout(self._timeout_s)
+            connection = http.client.HTTPConnection("localhost")
+            connection.sock = sock
+            return connection
+        if denied is not None:
+            raise DaemonUnreachable(
+                f"a daemon's socket is at {denied}, and you may not use it: ask for its group (network.socket_mode), or "
+                "use --url with an API key"
+            )
+        raise DaemonUnreachable(f"no daemon listens on {self._target}: {HOW_TO_START}")
+
+    def _connect_tcp(self, url: str) -> http.client.HTTPConnection:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise AcuError(f"--url: {url!r} is no URL; expected http://127.0.0.1:8228 or https://HOST:PORT")
+        connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            context = ssl.create_default_context(cafile=self._target.ca_file)
+            connection = http.client.HTTPSConnection(parts.hostname, parts.port or 443, context=context)
+        else:
+            connection = http.client.HTTPConnection(parts.hostname, parts.port or 80)
+        connection.timeout = CONNECT_TIMEOUT_S
+        try:
+            connection.connect()
+        except ssl.SSLError as error:
+            raise AcuError(f"{url}: TLS failed: {error.reason or error}; --ca-file names the certificate to trust") from error
+        except OSError as error:
+            raise DaemonUnreachable(f"no daemon listens on {url} ({error.strerror or error}): {HOW_TO_START}") from error
+        connection.sock.settimeout(self._timeout_s)
+        return connection
+
+
+class Answer:
+    """An answer whose headers have arrived. Close it, or use it as a context manager."""
+
+    def __init__(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+        self._connection = connection
+        self._response = response
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection, and with it whatever still runs for it."""
+        self._response.close()
+        self._connection.close()
+
+    def json(self, accept: tuple[int, ...]) -> Any:
+        """The whole body as JSON. Raises ApiError for another status, DaemonUnreachable when it breaks off."""
+        body = self._read()
+        if self._response.status not in accept:
+            raise self._error(body)
+        try:
+            return json.loads(body)
+        except ValueError as error:
+            raise AcuError("the daemon's answer is not JSON: is it an ACU?") from error
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The payloads of a stream of server-sent events, until [DONE]. Raises ApiError, also for one in the stream."""
+        if self._response.status != 200:
+            raise self._error(self._read())
+        while True:
+            try:
+                line = self._response.readline(MAX_LINE)
+            except (OSError, http.client.HTTPException) as error:
+                raise DaemonUnreachable("the daemon went away in the middle of the answer") from error
+            if not line:
+                raise DaemonUnreachable("the answer ended early: the daemon closed the connection")
+            if not line.startswith(b"data:"):
+                continue
+            data = line[5:].strip()
+            if data == b"[DONE]":
+                return
+            event = json.loads(data)
+            if "error" in event:
+                raise ApiError(str(event["error"].get("message", event["error"])), status=200)
+            yield event
+
+    def _read(self) -> bytes:
+        try:
+            return self._response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise DaemonUnreachable("the daemon went away in the middle of the answer") from error
+
+    def _error(self, body: bytes) -> ApiError:
+        try:
+            message = str(json.loads(body)["error"]["message"])
+        except (ValueError, KeyError, TypeError):
+            message = body[:200].decode(errors="replace").strip() or f"HTTP {self._response.status}"
+        after = self._response.headers.get("retry-after-ms")
+        try:
+            retry_after_s = float(after) / 1000 if after else None
+        except ValueError:
+            retry_after_s = None
+        return ApiError(message, status=self._response.status, retry_after_s=retry_after_s)

@@ -1,0 +1,144 @@
+"""Strict YAML: text to plain values, and one value laid over a document.
+
+A subset of YAML 1.2: mappings, sequences and scalars. `true`/`false` alone are booleans (`no` and `off` are text),
+numbers with a leading zero are text (a file mode stays `0660`), and what could surprise or explode is refused:
+duplicate keys, anchors, aliases, merge keys, tags, documents over a megabyte.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from acu.config_fields import Problem
+from acu.errors import ConfigError
+
+if TYPE_CHECKING:
+    import yaml
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 32
+
+NULL = re.compile(r"^(~|null|Null|NULL|)$")
+TRUE = re.compile(r"^(true|True|TRUE)$")
+FALSE = re.compile(r"^(false|False|FALSE)$")
+INT = re.compile(r"^[-+]?(0|[1-9][0-9]{0,18})$")
+FLOAT = re.compile(r"^[-+]?(0|[1-9][0-9]*)?(\.[0-9]+)?([eE][-+]?[0-9]{1,3})?$")
+
+
+def read_document(path: Path) -> tuple[dict[str, Any], dict[str, int], list[Problem]]:
+    """(values, line of each dotted path, problems) of a file. Raises ConfigError when it is no YAML mapping."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be read: {error.strerror}"]) from error
+    if len(content) > MAX_BYTES:
+        raise ConfigError([f"{path}: larger than {MAX_BYTES} bytes"])
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{path}: not UTF-8 at byte {error.start}"]) from error
+    builder = _Builder(str(path))
+    value = builder.document(text)
+    if value is None:
+        value = {}
+    if not isinstance(value, dict):
+        raise ConfigError([f"{path}: expected sections such as `network:`, found {type(value).__name__}"])
+    return value, builder.lines, builder.problems
+
+
+def parse_value(source: str, text: str, problems: list[Problem]) -> Any:
+    """The YAML value in `text`; on bad YAML a problem of `source` is noted and None returned."""
+    try:
+        builder = _Builder(source)
+        value = builder.document(text)
+    except ConfigError as error:
+        problems.append(Problem(source, str(error).removeprefix(f"{source}: ")))
+        return None
+    problems += builder.problems
+    return value
+
+
+def overlay(document: dict[str, Any], path: str, value: Any, origin: str, problems: list[Problem]) -> None:
+    """Put `value` at the dotted `path`, making mappings on the way; where that cannot be, note a problem of `origin`."""
+    *heads, field = path.split(".")
+    for head in heads:
+        inner = document.setdefault(head, {})
+        if not isinstance(inner, dict):
+            problems.append(Problem(origin, f"{head} is not a section"))
+            return
+        document = inner
+    document[field] = value
+
+
+class _Builder:
+    """Builds plain values from YAML's node tree, and notes the line of each."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.lines: dict[str, int] = {}
+        self.problems: list[Problem] = []
+
+    def document(self, text: str) -> Any:
+        import yaml  # only when there is a file or a variable: it costs a start 20 ms
+
+        try:
+            tokens = yaml.scan(text, Loader=yaml.SafeLoader)
+            for token in tokens:
+                if isinstance(token, yaml.AliasToken | yaml.AnchorToken | yaml.TagToken):
+                    word = type(token).__name__.removesuffix("Token").lower()
+                    raise ConfigError([f"{self._at(token.start_mark)}: a YAML {word} is not accepted; write it out"])
+            node = yaml.compose(text, Loader=yaml.SafeLoader)
+        except yaml.MarkedYAMLError as error:
+            where = self._at(error.problem_mark) if error.problem_mark else self.source
+            raise ConfigError([f"{where}: not YAML: {error.problem}"]) from error
+        except yaml.YAMLError as error:
+            raise ConfigError([f"{self.source}: not YAML: {' '.join(str(error).split())}"]) from error
+        except RecursionError as error:
+            raise ConfigError([f"{self.source}: nested too deeply"]) from error
+        return None if node is None else self._value(node, "", 0)
+
+    def _value(self, node: yaml.Node, path: str, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise ConfigError([f"{self._at(node.start_mark)}: nested deeper than {MAX_DEPTH} levels"])
+        kind = type(node).__name__
+        if kind == "MappingNode":
+            return self._mapping(node, path, depth)
+        if kind == "SequenceNode":
+            return [self._value(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(node.value)]
+        quoted = getattr(node, "style", None) is not None
+        return node.value if quoted else plain_scalar(node.value)
+
+    def _mapping(self, node: yaml.Node, path: str, depth: int) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if type(key_node).__name__ != "ScalarNode" or key_node.value == "<<":
+                raise ConfigError([f"{self._at(key_node.start_mark)}: a key must be a word"])
+            key = key_node.value
+            inner = f"{path}.{key}" if path else key
+            line = key_node.start_mark.line + 1
+            if key in values:
+                self.problems.append(Problem(inner, f"given twice, in line {self.lines[inner]} and in line {line}"))
+            self.lines[inner] = line
+            values[key] = self._value(value_node, inner, depth + 1)
+        return values
+
+    def _at(self, mark: Any) -> str:
+        return f"{self.source}:{mark.line + 1}"
+
+
+def plain_scalar(text: str) -> Any:
+    """The value of an unquoted scalar."""
+    if NULL.match(text):
+        return None
+    if TRUE.match(text):
+        return True
+    if FALSE.match(text):
+        return False
+    if INT.match(text):
+        return int(text)
+    if FLOAT.match(text) and any(c.isdigit() for c in text):
+        return float(text)
+    return text

@@ -1,0 +1,333 @@
+"""Daemon: the composition root, and the one owner of the process's life.
+
+Start, in this order: the ground is surveyed (see ground.py), sockets are bound and listen, event loop, keys, HTTP face, READY to
+systemd, logs, engines. Until READY everything that can be wrong raises StartRefused and leaves nothing behind; clients that
+connected meanwhile are served from READY on, and wait while models load. Nothing heavy (structlog, vLLM, torch) is
+imported before the sockets accept.
+
+End, on SIGTERM or SIGINT: no new work (503), what runs or waits may finish for `drain_timeout_s`, then the rest is
+aborted with an error in its stream; sockets closed and removed; connections closed; engines stopped; exit code 0. A
+second signal cuts the drain short. When even that takes too long, LastResort ends the process. SIGHUP reads the API keys
+again, and tells what else of the configuration changed and needs a restart.
+
+Signals are held from before the sockets are bound until the loop handles them: none is lost, and none kills half a start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, MutableMapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from acu import __version__, sockets, systemd
+from acu.config import AcuConfig, LoadedConfig
+from acu.errors import AcuError, StartRefused
+from acu.ground import Ground, survey
+from acu.lastresort import LastResort
+from acu.logs import LogThread, log_style
+from acu.pulse import beat
+from acu.served import build
+
+if TYPE_CHECKING:
+    from acu.http.audit import Hooks
+    from acu.http.auth import Keys
+    from acu.http.server import FaceRunner
+    from acu.http.settings import HttpSettings
+    from acu.telemetry import Telemetry
+    from agentflow.service import Service
+    from agentflow.status import ServiceStatus
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+HANDLED_SIGNALS = (*STOP_SIGNALS, signal.SIGHUP)
+STOP_ENGINES_S = 10.0
+CLOSE_CONNECTIONS_S = 5.0
+LAST_RESORT_S = 30.0  # after the drain, for closing connections and stopping engines
+FORCED_S = 10.0  # the same after a second signal
+STATUS_EVERY_S = 0.5
+
+log = logging.getLogger("acu.daemon")
+
+
+def serve(
+    loaded: LoadedConfig,
+    environ: MutableMapping[str, str],
+    *,
+    reload: Callable[[], LoadedConfig],
+    announce: Callable[[list[str]], None],
+) -> int:
+    """Run the daemon until a signal ends it; returns the exit code. Raises StartRefused.
+
+    `reload` reads the configuration again, for SIGHUP; `announce` gets the addresses once they accept.
+    """
+    with signals_held():
+        ground = survey(loaded, environ)
+        if ground.report.gpus:  # for the engines' processes; what the operator has set stays
+            environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+            environ.setdefault("CUDA_VISIBLE_DEVICES", str(loaded.config.gpu.device_id))
+        options = loaded.config.daemon
+        logs = LogThread(log_style(options.log_format, under_systemd=ground.handover.under_systemd))
+        logs.install(options.log_level)
+        listeners = sockets.open_listeners(ground.config, ground.handover)
+        last_resort = LastResort(lambda: sockets.close_all(listeners))
+        try:
+            import uvloop
+
+            daemon = Daemon(ground, listeners, logs, last_resort, reload)
+            return uvloop.run(daemon.run(announce))
+        except BaseExceptionGroup:
+            log.exception("the daemon failed")
+            return 1
+        finally:
+            sockets.close_all(listeners)
+            if ground.audit is not None:
+                ground.audit.close()
+            logs.stop()
+            last_resort.disarm()
+
+
+class Daemon:
+    """Everything that lives as long as the process."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        listeners: list[sockets.Listener],
+        logs: LogThread,
+        last_resort: LastResort,
+        reload: Callable[[], LoadedConfig],
+    ) -> None:
+        self._ground = ground
+        self._listeners = listeners
+        self._logs = logs
+        self._last_resort = last_resort
+        self._reload_config = reload
+        self._notifier = systemd.Notifier(ground.handover.notify_address)
+        self._keys: Keys | None = None
+        self._started_at = time.monotonic()
+        self._stopping = asyncio.Event()
+        self._forced = asyncio.Event()
+
+    async def run(self, announce: Callable[[list[str]], None]) -> int:
+        """From bound sockets to an orderly end."""
+        self._handle_signals()
+        from acu.http.app import Face
+        from acu.http.server import make_runner
+        from acu.telemetry import Telemetry
+        from agentflow.service import Service
+
+        config = self._ground.config
+        self._keys = read_keys(config.network.api_keys_file)
+        telemetry = Telemetry(__version__, dropped_logs=lambda: self._logs.dropped)
+        service = Service(tuple(map(build, self._ground.plans)), config.scheduler, telemetry.on_run_end)
+        face = Face(http_settings(config), service, self._keys, self._hooks(telemetry))
+        runner = make_runner(face, shutdown_timeout=CLOSE_CONNECTIONS_S)
+        telemetry.watch(service.status, lambda: runner.open_connections)
+        await runner.setup()
+        for listener in self._listeners:
+            tls = self._ground.tls if listener.is_tcp else None
+            await runner.listen(listener.sock, tls)
+        addresses = [listener.label for listener in self._listeners]
+        self._notifier.ready(f"accepting on {', '.join(addresses)}; loading models")
+        announce(addresses)
+        self._logs.start()
+        log.info("accepting", extra={"on": addresses, "version": __version__, "config": str(self._ground.loaded.file)})
+        async with asyncio.TaskGroup() as tasks:
+            own = [
+                tasks.create_task(beat(telemetry.loop_lag.observe, self._notifier, self._ground.handover.watchdog_s)),
+                tasks.create_task(self._tell_status(service)),
+            ]
+            try:
+                self._preload()
+                await service.start(tasks)
+                await self._stopping.wait()
+                runner.begin_drain()
+                await self._drain(service)
+            finally:
+                await self._end(service, runner)
+                for task in own:
+                    task.cancel()
+        log.info("stopped")
+        return 0
+
+    # The end
+
+    async def _drain(self, service: Service) -> None:
+        """Let what runs finish, for as long as the configuration grants and nobody forces."""
+        timeout_s = self._ground.config.daemon.drain_timeout_s
+        status = service.status()
+        log.info("draining", extra={"running": status.running, "queued": status.queued, "timeout_s": timeout_s})
+        drain = asyncio.ensure_future(service.drain(timeout_s))
+        forced = asyncio.ensure_future(self._forced.wait())
+        await asyncio.wait({drain, forced}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (drain, forced):
+            task.cancel()
+        await asyncio.gather(drain, forced, return_exceptions=True)
+        service.abort_all()
+
+    async def _end(self, service: Service, runner: FaceRunner) -> None:
+        """Close everything, in the order in which nobody notices: sockets, connections, engines."""
+        self._last_resort.within(FORCED_S if self._forced.is_set() else LAST_RESORT_S)
+        for listener in self._listeners:
+            listener.remove_file()
+        service.abort_all()
+        await runner.cleanup()
+        await service.stop(STOP_ENGINES_S)
+        self._notifier.close()
+
+    # Signals
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, self._on_stop, number)
+        loop.add_signal_handler(signal.SIGHUP, self._on_reload)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)
+
+    def _on_stop(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if not self._stopping.is_set():
+            drain_s = self._ground.config.daemon.drain_timeout_s
+            self._last_resort.within(drain_s + LAST_RESORT_S)
+            self._notifier.stopping("draining", drain_s + LAST_RESORT_S)
+            log.info("asked to stop", extra={"signal": name})
+            self._stopping.set()
+        else:
+            self._last_resort.within(FORCED_S)
+            log.warning("asked to stop again: running requests are aborted", extra={"signal": name})
+            self._forced.set()
+
+    def _on_reload(self) -> None:
+        """SIGHUP: new API keys at once; of everything else it is told that it needs a restart."""
+        self._notifier.reloading(time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000)
+        if self._keys is not None:
+            self._keys.reload()
+        try:
+            fresh = self._reload_config()
+        except AcuError as error:
+            log.error("the configuration on disk is not valid; the running one stays", extra={"why": str(error)})  # noqa: TRY400
+        else:
+            changed = changed_fields(self._ground.loaded, fresh)
+            log.info("reloaded", extra={"needs_restart": changed} if changed else {})
+        self._notifier.ready("reloaded")
+
+    # What is told
+
+    def _hooks(self, telemetry: Telemetry) -> Hooks:
+        from acu.http.audit import Hooks
+
+        audit = self._ground.audit
+        return Hooks(
+            on_response=telemetry.on_response,
+            render_metrics=lambda full: telemetry.render(full=full),
+            audit=None if audit is None else audit.write,
+            daemon_status=self._status,
+        )
+
+    def _status(self) -> dict[str, Any]:
+        """The daemon's part of /acu/v1/status."""
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "uptime_s": round(time.monotonic() - self._started_at, 1),
+            "config_file": str(self._ground.loaded.file) if self._ground.loaded.file else None,
+            "addresses": [listener.label for listener in self._listeners],
+            "machine": msgspec.to_builtins(self._ground.report),
+        }
+
+    async def _tell_status(self, service: Service) -> None:
+        """Keep systemd's status line up to date, and log when readiness changes."""
+        was_ready = False
+        while True:
+            status = service.status()
+            if not self._stopping.is_set():
+                self._notifier.status(status_line(status))
+            if status.ready != was_ready:
+                was_ready = status.ready
+                log.info("ready" if was_ready else "not ready", extra={} if was_ready else {"why": status.reason})
+            await asyncio.sleep(STATUS_EVERY_S)
+
+    def _preload(self) -> None:
+        """Read the weights into the page cache while the engines import their libraries."""
+        folders = [plan.files.path for plan in self._ground.plans if plan.files is not None]
+        # A daemon thread: a disk that hangs must not keep the process alive.
+        threading.Thread(target=preload_all, args=(folders,), name="preload", daemon=True).start()
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Hold the signals that the daemon handles; they are delivered when they are no longer held."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def read_keys(path: str | None) -> Keys | None:
+    """The API keys, or None when none are asked. Raises StartRefused."""
+    if path is None:
+        return None
+    from acu.http.auth import Keys
+    from acu.http.errors import KeyFileError
+
+    try:
+        return Keys(Path(path))
+    except KeyFileError as error:
+        raise StartRefused(f"network.api_keys_file: {error}") from error
+
+
+def http_settings(config: AcuConfig) -> HttpSettings:
+    """The face's limits."""
+    from acu.http.settings import HttpSettings
+
+    network = config.network
+    return HttpSettings(
+        max_body_bytes=network.max_body_mb << 20,
+        header_timeout_s=network.header_timeout_s,
+        body_timeout_s=network.body_timeout_s,
+        idle_timeout_s=network.idle_timeout_s,
+        slow_reader_s=config.scheduler.slow_reader_s,
+        max_connections=network.max_connections,
+        allowed_hosts=network.allowed_hosts,
+    )
+
+
+def changed_fields(running: LoadedConfig, fresh: LoadedConfig) -> list[str]:
+    """Dotted paths of the sections' fields that differ."""
+    before, after = (msgspec.to_builtins(loaded.config) for loaded in (running, fresh))
+    return [
+        f"{section}.{field}"
+        for section in before
+        for field in sorted({*before[section], *after[section]})
+        if before[section].get(field) != after[section].get(field)
+    ]
+
+
+def status_line(status: ServiceStatus) -> str:
+    """One line on how the daemon is."""
+    if not status.ready:
+        return f"not ready: {status.reason}"
+    names = ", ".join(model.name for model in status.models)
+    return f"serving {names}; {status.running} running, {status.queued} waiting"
+
+
+def preload_all(folders: list[Path]) -> None:
+    """Read the weights in each folder once. What goes wrong is told and costs only speed."""
+    from acu.models import preload
+
+    for folder in folders:
+        try:
+            done = preload(folder)
+        except (AcuError, OSError) as error:
+            log.warning("the weights were not preloaded", extra={"model": folder.name, "why": str(error)})
+        else:
+            log.info("weights preloaded", extra={"model": folder.name, "mb": done.bytes // 10**6, "mb_s": round(done.mb_s)})

@@ -1,0 +1,190 @@
+"""Face: from an HTTP request to an answer, whatever happens on the way.
+
+`handle` is all that the server calls. In order: name the request, find its route, decide whether the caller may come
+in, read the body within its bounds, call the endpoint; and whatever that raises becomes an answer in OpenAI's error shape.
+When the client goes away, the server cancels `handle`; the endpoint's own `finally` closes the run, and the request is
+told of with status 499.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+from aiohttp.http import HttpVersion11
+
+from acu.http import admin, chat, completions, embeddings, health, models, openapi
+from acu.http.audit import Hooks, Journal
+from acu.http.auth import Gate, Keys
+from acu.http.errors import BadRequest, HttpError, translate
+from acu.http.exchange import Exchange, Peer
+from acu.http.route import Route, Table
+from acu.http.settings import HttpSettings
+
+if TYPE_CHECKING:  # what the service is made of takes long to import
+    from agentflow.service import Service
+
+CLIENT_GONE = 499
+
+
+class Face:
+    """The whole HTTP face of one daemon. `draining` makes every answer the last of its connection."""
+
+    def __init__(
+        self, settings: HttpSettings, service: Service, keys: Keys | None = None, hooks: Hooks | None = None
+    ) -> None:
+        self.settings = settings
+        self.draining = False
+        self._hooks = Hooks() if hooks is None else hooks
+        self._journal = Journal(self._hooks)
+        self._gate = Gate(keys, settings.allowed_hosts)
+        self._table = Table(_routes(settings, service, self._hooks))
+
+    async def handle(self, request: web.BaseRequest, peer: Peer) -> web.StreamResponse:
+        """Answer one request. Raises only when the connection is gone."""
+        exchange = Exchange(request, peer, closing=self.draining)
+        try:
+            return await self._answer(exchange)
+        except asyncio.CancelledError:
+            exchange.status = CLIENT_GONE
+            exchange.end_reason = exchange.end_reason or "client_gone"
+            raise
+        except ConnectionError:
+            exchange.status = CLIENT_GONE
+            exchange.end_reason = exchange.end_reason or "client_gone"
+            raise
+        finally:
+            self._journal.request_ended(exchange.record())
+
+    async def _answer(self, exchange: Exchange) -> web.StreamResponse:
+        try:
+            exchange.take_request_id()
+            route = self._route(exchange)
+            if isinstance(route, web.Response):
+                return route
+            exchange.caller = self._gate.admit(exchange.request, exchange.peer, route.scope)
+            if route.body is not None:
+                exchange.body = await self._body(exchange.request)
+            return await route.endpoint(exchange)
+        except ConnectionError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the last line of defence: it becomes a 500 and a log line
+            return self._refuse(exchange, error)
+
+    def refuse(self, request: web.BaseRequest, peer: Peer, error: HttpError) -> web.Response:
+        """Answer a request that could not be parsed."""
+        exchange = Exchange(request, peer, closing=True)
+        response = self._refuse(exchange, error)
+        self._journal.request_ended(exchange.record())
+        return response
+
+    def cut(self, error: HttpError, peer: Peer) -> None:
+        """Tell of a connection that was ended before there was a request."""
+        self._journal.connection_cut(error, peer)
+
+    def _route(self, exchange: Exchange) -> Route | web.Response:
+        request = exchange.request
+        methods, exchange.path_argument = self._table.find(request.path)
+        if not methods:
+            raise HttpError(404, f"Unknown path: {request.path[:128]}", code="unknown_path")
+        method = "GET" if request.method == "HEAD" else request.method
+        route = methods.get(method)
+        if route is None:
+            return self._no_such_method(exchange, methods)
+        exchange.route = route.path
+        return route
+
+    def _no_such_method(self, exchange: Exchange, methods: dict[str, Route]) -> web.Response:
+        request = exchange.request
+        exchange.route = next(iter(methods.values())).path
+        allowed = ", ".join([*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"])
+        if request.method == "OPTIONS" and "Origin" not in request.headers:
+            return exchange.answer(b"", "application/json", status=204, headers={"Allow": allowed})
+        raise HttpError(
+            405,
+            f"{request.method[:32]} is not a method of {exchange.route}; {allowed} are.",
+            code="method_not_allowed",
+            headers={"Allow": allowed},
+        )
+
+    async def _body(self, request: web.BaseRequest) -> bytes:
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise HttpError(
+                415, "Send the body as it is: no Content-Encoding is supported.", code="unsupported_encoding"
+            )
+        if request.content_type != "application/json":
+            raise HttpError(
+                415, "The Content-Type must be application/json.", code="unsupported_media_type", param="Content-Type"
+            )
+        limit = self.settings.max_body_bytes
+        if request.content_length is not None and request.content_length > limit:
+            raise _too_large(limit)
+        self._continue(request)
+        content = request.content
+        if content.is_eof() and content.total_bytes <= limit:
+            return await _whole(request, limit)
+        try:
+            async with asyncio.timeout(self.settings.body_timeout_s):
+                return await _whole(request, limit)
+        except TimeoutError:
+            message = f"The body did not arrive within {self.settings.body_timeout_s:g} seconds."
+            raise HttpError(408, message, code="body_timeout", close=True) from None
+
+    def _continue(self, request: web.BaseRequest) -> None:
+        expect = request.headers.get("Expect")
+        if expect is None:
+            return
+        if expect.lower() != "100-continue" or request.version < HttpVersion11:
+            raise HttpError(417, "Only 'Expect: 100-continue' is understood.", code="expectation_failed")
+        if request.transport is not None and not request.content.is_eof():
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _refuse(self, exchange: Exchange, error: Exception) -> web.Response:
+        refusal = translate(error)
+        if refusal.status == 500:
+            logging.getLogger(__name__).error(
+                "request failed", extra={"request_id": exchange.id, "route": exchange.route}, exc_info=error
+            )
+        exchange.error_code = refusal.code
+        response = exchange.json(refusal.body(), status=refusal.status, headers=refusal.headers)
+        if refusal.close:
+            response.force_close()
+        return response
+
+
+def _routes(settings: HttpSettings, service: Service, hooks: Hooks) -> tuple[Route, ...]:
+    """The table. The document of the routes is itself one of them."""
+    routes = (
+        *chat.routes(service, settings),
+        *completions.routes(service, settings),
+        *embeddings.routes(service),
+        *models.routes(service),
+        *health.routes(service, hooks),
+        *admin.routes(service, hooks),
+    )
+    return (*routes, *openapi.routes(routes))
+
+
+async def _whole(request: web.BaseRequest, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    content = request.content
+    try:
+        while True:
+            part = await content.readany()
+            if not part:
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+            size += len(part)
+            if size > limit:
+                raise _too_large(limit)
+            parts.append(part)
+    except HttpError:
+        raise
+    except web.RequestPayloadError as error:
+        raise BadRequest(f"The body is broken: {error}.", code="invalid_body") from None
+
+
+def _too_large(limit: int) -> HttpError:
+    return HttpError(413, f"The body is larger than {limit} bytes.", code="body_too_large")

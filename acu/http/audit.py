@@ -1,0 +1,75 @@
+"""What is told of a request once it has ended: one log line, one line of the audit log, one count.
+
+Who (key, tenant, peer, uid), what (method, route, path, model), how it went (status, tokens, time). Never content, never a
+key: a record has no field for either.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from acu.http.errors import HttpError
+from acu.http.exchange import Peer, RequestRecord
+
+
+def _no_count(route: str, status: int) -> None:
+    del route, status
+
+
+def _no_metrics(full: bool) -> bytes:  # the daemon fills it with a function of one flag
+    del full
+    return b""
+
+
+def _no_status() -> dict[str, Any]:
+    return {}
+
+
+class Hooks(Struct, frozen=True, kw_only=True):
+    """What the daemon plugs into the face.
+
+    `on_response` counts an answer by route and status; `render_metrics` gives the exposition text, all of it or the
+    basic families; `audit` takes a line of JSON without its newline; `daemon_status` is what /acu/v1/status tells beside
+    the service.
+    """
+
+    on_response: Callable[[str, int], None] = _no_count
+    render_metrics: Callable[[bool], bytes] = _no_metrics
+    audit: Callable[[bytes], None] | None = None
+    daemon_status: Callable[[], dict[str, Any]] = _no_status
+
+
+class Journal:
+    """Writes what has to be told of every request."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+        self._log = logging.getLogger("acu.http.request")
+
+    def request_ended(self, record: RequestRecord) -> None:
+        """Tell of one request. Must not fail: the answer is out already."""
+        self._hooks.on_response(record.route, record.status)
+        if self._log.isEnabledFor(logging.INFO):
+            fields = {key: value for key, value in msgspec.structs.asdict(record).items() if value is not None}
+            fields["duration_ms"] = round(fields.pop("duration_s") * 1000, 1)
+            self._log.info("request", extra=fields)
+        if self._hooks.audit is not None:
+            self._hooks.audit(audit_line(record, time.time()))
+
+    def connection_cut(self, error: HttpError, peer: Peer) -> None:
+        """Tell of a connection that ended with an error before there was a request."""
+        self._hooks.on_response("-", error.status)
+        self._log.info(
+            "connection cut", extra={"status": error.status, "code": error.code, "peer": peer.address, "uid": peer.uid}
+        )
+
+
+def audit_line(record: RequestRecord, now: float) -> bytes:
+    """The record as a JSON object with `time`, Unix seconds."""
+    return msgspec.json.encode({"time": round(now, 3), **msgspec.structs.asdict(record)})

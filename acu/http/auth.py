@@ -1,0 +1,216 @@
+"""Who may come in: API keys, the unix socket's owner, and keeping web pages out.
+
+A key ring is an immutable value read from a file (YAML or JSON), a list of
+
+    - {name: ci, key: sk-..., tenant: team-a, scopes: [inference]}
+    - {name: ops, key_sha256: <64 hex digits>, scopes: [inference, admin]}
+
+`Keys` holds the ring in use; `reload` replaces it as a whole, or keeps it when the file is not valid. A presented key is
+hashed and compared with every entry in constant time, so that neither the order nor a near miss shows in the timing.
+
+Without keys, loopback is open to programs. A web page in a browser on the same machine also reaches loopback; it is kept
+out by its own headers, which it cannot change: Host (DNS rebinding), Origin and Content-Type (no simple request can
+carry application/json).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import stat
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from aiohttp import web
+from aiohttp.http import HttpVersion11
+from msgspec import Meta, Struct
+
+from acu.http.errors import BadRequest, HttpError, KeyFileError
+from acu.http.exchange import Peer
+from agentflow.messages import Caller
+
+Scope = Literal["open", "loopback", "inference", "admin"]
+KeyScope = Literal["inference", "admin"]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.@-]{1,64}$")]
+LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An entry of the file: the key itself, or its SHA-256 in hex."""
+
+    name: Name
+    key: Annotated[str, Meta(min_length=16, max_length=512)] | None = None
+    key_sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
+    tenant: Name = "default"
+    scopes: Annotated[tuple[KeyScope, ...], Meta(min_length=1)] = ("inference",)
+
+
+class Key(Struct, frozen=True):
+    """A known key: its digest, and what it opens."""
+
+    digest: bytes
+    name: str
+    tenant: str
+    scopes: frozenset[KeyScope]
+
+
+class KeyRing(Struct, frozen=True):
+    """All known keys."""
+
+    keys: tuple[Key, ...]
+
+    def find(self, presented: str) -> Key | None:
+        """The entry of the presented key. Looks at all of them, whatever it finds."""
+        digest = hashlib.sha256(presented.encode("utf-8", "surrogatepass")).digest()
+        found: Key | None = None
+        for key in self.keys:
+            if hmac.compare_digest(key.digest, digest):
+                found = key
+        return found
+
+
+def load_key_ring(path: Path) -> KeyRing:
+    """Read the file. Raises KeyFileError with what to do."""
+    import yaml  # only where there are keys: a daemon without them starts sooner
+
+    try:
+        mode = path.stat().st_mode
+        if mode & (stat.S_IROTH | stat.S_IWOTH):
+            raise KeyFileError(f"{path} can be read or written by everybody. Run: chmod o-rw {path}")
+        document = yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise KeyFileError(f"{path}: {error.strerror}. Name a readable file in network.api_keys_file.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        # The parser's own words quote the file, keys included.
+        raise KeyFileError(f"{path} is neither YAML nor JSON.{_line(error)}") from None
+    try:
+        entries = msgspec.convert(document, list[KeyEntry])
+    except msgspec.ValidationError as error:
+        raise KeyFileError(f"{path}: {error}. Expected a list of {{name, key, tenant, scopes}}.") from None
+    return KeyRing(_keys(entries, path))
+
+
+def _keys(entries: list[KeyEntry], path: Path) -> tuple[Key, ...]:
+    if not entries:
+        raise KeyFileError(f"{path} holds no key, so that nobody could come in. Add one.")
+    keys: list[Key] = []
+    for entry in entries:
+        if (entry.key is None) == (entry.key_sha256 is None):
+            raise KeyFileError(f"{path}: '{entry.name}' needs either 'key' or 'key_sha256'.")
+        if entry.key is not None:
+            digest = hashlib.sha256(entry.key.encode()).digest()
+        else:
+            digest = bytes.fromhex(entry.key_sha256 or "")
+        if any(key.name == entry.name or key.digest == digest for key in keys):
+            raise KeyFileError(f"{path}: '{entry.name}' is there twice, by its name or by its key.")
+        keys.append(Key(digest, entry.name, entry.tenant, frozenset(entry.scopes)))
+    return tuple(keys)
+
+
+def _line(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return "" if mark is None else f" The mistake is near line {mark.line + 1}."
+
+
+class Keys:
+    """The key ring in use, and the file that it came from."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises KeyFileError."""
+        self._path = path
+        self._ring = load_key_ring(path)
+
+    @property
+    def ring(self) -> KeyRing:
+        """The ring in use."""
+        return self._ring
+
+    def reload(self) -> bool:
+        """Read the file again (SIGHUP). False, and the old ring stays, when it is not valid."""
+        log = logging.getLogger(__name__)
+        try:
+            self._ring = load_key_ring(self._path)
+        except KeyFileError as error:
+            log.error("the old API keys stay in use", extra={"why": str(error)})  # noqa: TRY400  # no traceback: it would show keys
+            return False
+        log.info("API keys read", extra={"keys": [key.name for key in self._ring.keys]})
+        return True
+
+
+class Gate:
+    """Decides, from a request's headers and its peer, who calls and whether they may."""
+
+    def __init__(self, keys: Keys | None, allowed_hosts: tuple[str, ...], own_uid: int | None = None) -> None:
+        self._keys = keys
+        self._hosts = LOCAL_HOSTS | {host.lower() for host in allowed_hosts}
+        self._owners = {0, os.getuid() if own_uid is None else own_uid}
+
+    def admit(self, request: web.BaseRequest, peer: Peer, scope: Scope) -> Caller:
+        """The caller, or HttpError 400, 401 or 403."""
+        if scope == "open":
+            return Caller(name="-")
+        self._refuse_web_pages(request, peer)
+        caller = self._identify(request, peer, scope)
+        if scope == "admin" and not caller.admin:
+            raise _missing_scope("admin")
+        return caller
+
+    def _refuse_web_pages(self, request: web.BaseRequest, peer: Peer) -> None:
+        host = request.headers.get("Host", "").lower()
+        if not host and request.version >= HttpVersion11:
+            raise BadRequest("The request has no Host header.", code="invalid_header")
+        if self._keys is None and peer.kind == "tcp" and host and _name_of(host) not in self._hosts:
+            raise HttpError(
+                403,
+                f"The name '{host[:64]}' is not served here; add it to network.allowed_hosts.",
+                code="host_not_allowed",
+            )
+        origin = request.headers.get("Origin")
+        if origin is not None and origin.lower().partition("://")[2] != host:
+            raise HttpError(403, "Requests from web pages of other origins are not served.", code="origin_not_allowed")
+
+    def _identify(self, request: web.BaseRequest, peer: Peer, scope: Scope) -> Caller:
+        owner = peer.kind == "unix" and peer.uid in self._owners
+        local = Caller(name="local" if peer.uid is None else f"uid:{peer.uid}", admin=owner)
+        if self._keys is None:
+            return local
+        presented = _bearer(request)
+        if presented is None:
+            if owner or (scope == "loopback" and peer.loopback):
+                return local
+            raise _unauthorized("An API key is needed: 'Authorization: Bearer <key>'.", "missing_api_key")
+        key = self._keys.ring.find(presented)
+        if key is None:
+            raise _unauthorized("The API key is not valid.", "invalid_api_key")
+        caller = Caller(tenant=key.tenant, name=key.name, admin="admin" in key.scopes)
+        if scope == "inference" and "inference" not in key.scopes:
+            raise _missing_scope("inference")
+        return caller
+
+
+def _bearer(request: web.BaseRequest) -> str | None:
+    header = request.headers.get("Authorization")
+    if header is None:
+        return None
+    scheme, _, token = header.partition(" ")
+    token = token.strip()
+    if scheme.lower() != "bearer" or not token:
+        raise _unauthorized("The Authorization header must be 'Bearer <key>'.", "invalid_api_key")
+    return token
+
+
+def _unauthorized(message: str, code: str) -> HttpError:
+    return HttpError(401, message, code=code, headers={"WWW-Authenticate": "Bearer"})
+
+
+def _missing_scope(scope: str) -> HttpError:
+    return HttpError(403, f"This needs the scope '{scope}', which the caller does not have.", code="missing_scope")
+
+
+def _name_of(host: str) -> str:
+    """A Host header without its port."""
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdigit() else host

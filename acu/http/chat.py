@@ -1,0 +1,119 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import msgspec
+from aiohttp import web
+
+from acu.http.chunks import ChatChunks
+from acu.http.exchange import Exchange, new_id
+from acu.http.route import Answer, Route
+from acu.http.settings import HttpSettings
+from acu.http.sse import Counting, stream_events
+from acu.http.wire.chat import CHAT_DECODER, ChatBody, chat_request
+from acu.http.wire.responses import (
+    AnsweredFunction,
+    AnsweredToolCall,
+    AnswerMessage,
+    ChatChoice,
+    ChatCompletion,
+    ChatCompletionChunk,
+    chat_logprobs,
+    usage_of,
+)
+from agentflow.events import ChoiceFinished, FinishReason, TextDelta, TokenLogprob, ToolCallArguments, ToolCallOpened
+
+if TYPE_CHECKING:  # what the service is made of takes long to import
+    from agentflow.service import Service
+
+GENERATION_REFUSALS = (400, 404, 408, 413, 415, 417, 429, 503, 504)
+
+
+def routes(service: Service, settings: HttpSettings) -> tuple[Route, ...]:
+    """The endpoint's entry in the table."""
+
+    async def chat_completions(exchange: Exchange) -> web.StreamResponse:
+        body = CHAT_DECODER.decode(exchange.body)
+        exchange.model = body.model
+        exchange.streamed = bool(body.stream)
+        answer_id = new_id("chatcmpl-")
+        request = chat_request(body, request_id=answer_id, caller=exchange.caller, deadline_s=exchange.deadline_s())
+        async with aclosing(await service.chat(request)) as events:
+            created = int(time.time())
+            try:
+                if body.stream:
+                    chunks = ChatChunks(answer_id, created, body.model, request.n, include_usage=body.include_usage)
+                    return await stream_events(
+                        exchange,
+                        events,
+                        chunks,
+                        include_usage=body.include_usage,
+                        slow_reader_s=settings.slow_reader_s,
+                    )
+                return exchange.json(msgspec.json.encode(await _gather(events, answer_id, created, body)))
+            finally:
+                exchange.usage = events.usage
+
+    return (
+        Route(
+            method="POST",
+            path="/v1/chat/completions",
+            endpoint=chat_completions,
+            scope="inference",
+            name="createChatCompletion",
+            summary="Continue a conversation.",
+            body=ChatBody,
+            answers={
+                200: (
+                    Answer("The answer.", body=ChatCompletion),
+                    Answer("With `stream`: its pieces as they come.", "text/event-stream", ChatCompletionChunk),
+                )
+            },
+            refusals=GENERATION_REFUSALS,
+        ),
+    )
+
+
+class _Answer:
+    """One choice while it is put together."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.logprobs: list[TokenLogprob] = []
+        self.calls: list[tuple[str, str, list[str]]] = []
+        self.reason: FinishReason = "stop"
+
+    def choice(self, index: int, *, with_logprobs: bool) -> ChatChoice:
+        """The choice as it goes out. Content is null where there are only calls."""
+        content = "".join(self.texts)
+        calls = [
+            AnsweredToolCall(id=call_id, function=AnsweredFunction(name, "".join(parts)))
+            for call_id, name, parts in self.calls
+        ]
+        message = AnswerMessage(content=None if calls and not content else content)
+        if calls:
+            message = msgspec.structs.replace(message, tool_calls=calls)
+        logprobs = chat_logprobs(tuple(self.logprobs)) if with_logprobs else None
+        return ChatChoice(index, message, logprobs, self.reason)
+
+
+async def _gather(events: Counting, answer_id: str, created: int, body: ChatBody) -> ChatCompletion:
+    answers = [_Answer() for _ in range(body.n or 1)]
+    async for event in events:
+        answer = answers[event.choice]
+        match event:
+            case TextDelta(text=text, logprobs=logprobs):
+                answer.texts.append(text)
+                answer.logprobs.extend(logprobs or ())
+            case ToolCallOpened(id=call_id, name=name):
+                answer.calls.append((call_id, name, []))
+            case ToolCallArguments(index=index, text=text):
+                answer.calls[index][2].append(text)
+            case ChoiceFinished(reason=reason):
+                answer.reason = reason
+    choices = [answer.choice(i, with_logprobs=bool(body.logprobs)) for i, answer in enumerate(answers)]
+    return ChatCompletion(id=answer_id, created=created, model=body.model, choices=choices, usage=usage_of(events.usage))

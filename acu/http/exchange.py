@@ -1,0 +1,168 @@
+"""Exchange: the one mutable record of an HTTP request, from its headers to its audit line."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import Literal
+
+from aiohttp import web
+from msgspec import Struct
+
+from acu.http.errors import BadRequest
+from agentflow.events import Usage
+from agentflow.messages import Caller
+
+MAX_DEADLINE_MS = 86_400_000
+_REQUEST_ID = re.compile(r"[!-~]{1,128}")
+_DIGITS = re.compile(r"[0-9]{1,9}")
+
+
+class Peer(Struct, frozen=True):
+    """Who is at the other end of a connection, as the kernel tells it. `uid` for unix sockets only."""
+
+    kind: Literal["unix", "tcp"]
+    loopback: bool
+    uid: int | None = None
+    address: str = ""
+
+
+class RequestRecord(Struct, frozen=True):
+    """What is kept of a request once it has ended: never its content, never a key.
+
+    `status` is 499 when the client went away before the answer was complete. `reason` says why an answer that had
+    begun did not end well (`client_gone`, `slow_reader`, `failed`). `duration_s` counts from the headers on.
+    """
+
+    request_id: str
+    method: str
+    route: str
+    path: str
+    status: int
+    code: str | None
+    reason: str | None
+    model: str | None
+    streamed: bool
+    tenant: str
+    key: str
+    admin: bool
+    peer: str
+    uid: int | None
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    duration_s: float
+
+
+class Exchange:
+    """A request on its way. `id` is what the client may correlate by; `new_id` makes ids for what it starts."""
+
+    __slots__ = (
+        "body",
+        "caller",
+        "closing",
+        "end_reason",
+        "error_code",
+        "id",
+        "model",
+        "path_argument",
+        "peer",
+        "request",
+        "route",
+        "started_at",
+        "status",
+        "streamed",
+        "usage",
+    )
+
+    def __init__(self, request: web.BaseRequest, peer: Peer, *, closing: bool) -> None:
+        self.request = request
+        self.peer = peer
+        self.closing = closing  # whether the connection must end with this answer
+        self.started_at = time.monotonic()
+        self.id = "req_" + os.urandom(12).hex()
+        self.caller = Caller(name="-")
+        self.route = "-"
+        self.path_argument = ""
+        self.body = b""
+        self.model: str | None = None
+        self.streamed = False
+        self.status = 0
+        self.error_code: str | None = None
+        self.end_reason: str | None = None
+        self.usage = Usage()
+
+    def take_request_id(self) -> None:
+        """Adopt the client's x-request-id. Raises BadRequest for one that is no printable ASCII of at most 128."""
+        given = self.request.headers.get("x-request-id")
+        if given is None:
+            return
+        if not _REQUEST_ID.fullmatch(given):
+            raise BadRequest(
+                "The header 'x-request-id' must be 1 to 128 printable ASCII characters.", param="x-request-id"
+            )
+        self.id = given
+
+    def deadline_s(self) -> float | None:
+        """Seconds by which an engine must have taken the request, from the header x-acu-deadline-ms."""
+        given = self.request.headers.get("x-acu-deadline-ms")
+        if given is None:
+            return None
+        if not _DIGITS.fullmatch(given) or not 1 <= int(given) <= MAX_DEADLINE_MS:
+            raise BadRequest(
+                f"The header 'x-acu-deadline-ms' must be a number from 1 to {MAX_DEADLINE_MS}.",
+                param="x-acu-deadline-ms",
+            )
+        return int(given) / 1000
+
+    def response_headers(self) -> dict[str, str]:
+        """Headers that every answer carries."""
+        return {
+            "x-request-id": self.id,
+            "openai-processing-ms": str(int((time.monotonic() - self.started_at) * 1000)),
+            "server": "acu",
+        }
+
+    def json(self, body: bytes, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+        """An answer with a JSON body."""
+        return self.answer(body, "application/json", status=status, headers=headers)
+
+    def answer(
+        self, body: bytes, content_type: str, *, status: int = 200, headers: dict[str, str] | None = None
+    ) -> web.Response:
+        """An answer with a body of any type."""
+        self.status = status
+        all_headers = {"content-type": content_type, **self.response_headers(), **(headers or {})}
+        response = web.Response(body=body, status=status, headers=all_headers)
+        if self.closing:
+            response.force_close()
+        return response
+
+    def record(self) -> RequestRecord:
+        """What is kept of it."""
+        return RequestRecord(
+            request_id=self.id,
+            method=self.request.method,
+            route=self.route,
+            path=self.request.path[:256],
+            status=self.status,
+            code=self.error_code,
+            reason=self.end_reason,
+            model=self.model,
+            streamed=self.streamed,
+            tenant=self.caller.tenant,
+            key=self.caller.name,
+            admin=self.caller.admin,
+            peer=self.peer.address or self.peer.kind,
+            uid=self.peer.uid,
+            prompt_tokens=self.usage.prompt_tokens,
+            cached_tokens=self.usage.cached_tokens,
+            completion_tokens=self.usage.completion_tokens,
+            duration_s=time.monotonic() - self.started_at,
+        )
+
+
+def new_id(prefix: str) -> str:
+    """An id that no other request has: `prefix` and 96 random bits."""
+    return prefix + os.urandom(12).hex()

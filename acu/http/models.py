@@ -1,0 +1,63 @@
+"""GET /v1/models and GET /v1/models/{model}."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from aiohttp import web
+
+from acu.http.exchange import Exchange
+from acu.http.route import Answer, Route
+from acu.http.wire.responses import Model, ModelList
+from agentflow.errors import UnknownModel
+from agentflow.status import ModelStatus
+
+if TYPE_CHECKING:  # what the service is made of takes long to import
+    from agentflow.service import Service
+
+
+def routes(service: Service) -> tuple[Route, ...]:
+    """The endpoints' entries in the table."""
+
+    async def list_models(exchange: Exchange) -> web.StreamResponse:
+        models = [entry for model in service.status().models for entry in _entries(model)]
+        return exchange.json(msgspec.json.encode(ModelList(data=models)))
+
+    async def retrieve_model(exchange: Exchange) -> web.StreamResponse:
+        wanted = exchange.path_argument
+        for model in service.status().models:
+            for entry in _entries(model):
+                if entry.id == wanted:
+                    return exchange.json(msgspec.json.encode(entry))
+        raise UnknownModel(f"The model '{wanted[:128]}' is not served here.")
+
+    return (
+        Route(
+            method="GET",
+            path="/v1/models",
+            endpoint=list_models,
+            scope="inference",
+            name="listModels",
+            summary="The served models, under all their names.",
+            answers={200: (Answer("The models.", body=ModelList),)},
+        ),
+        Route(
+            method="GET",
+            path="/v1/models/{model}",
+            endpoint=retrieve_model,
+            scope="inference",
+            name="retrieveModel",
+            summary="One served model.",
+            answers={200: (Answer("The model.", body=Model),)},
+            refusals=(404,),
+        ),
+    )
+
+
+def _entries(model: ModelStatus) -> list[Model]:
+    """A model under each of its names; `root` is the first."""
+    return [
+        Model(id=name, created=model.created, root=model.name, max_model_len=model.max_model_len, ready=model.ready)
+        for name in (model.name, *model.aliases)
+    ]

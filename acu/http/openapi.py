@@ -1,0 +1,150 @@
+"""GET /openapi.json: an OpenAPI 3.1 document of the route table, its schemas taken from the same structs that decode."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from acu.http.errors import ErrorResponse
+from acu.http.exchange import Exchange
+from acu.http.route import Answer, Route
+
+REF = "#/components/schemas/{name}"
+MEANINGS = {
+    400: "The request is malformed, or a value in it cannot be served.",
+    401: "An API key is needed, or the one given is not valid.",
+    403: "The caller may not do this, or comes from a web page.",
+    404: "There is no such model or path.",
+    405: "The path has no such method.",
+    408: "The request did not arrive in time.",
+    413: "The body is too large.",
+    415: "The body is not application/json, or has a Content-Encoding.",
+    417: "The expectation cannot be met.",
+    429: "The queue is full: try again after the time given.",
+    500: "The server failed.",
+    503: "The server cannot take the request now: try again after the time given.",
+    504: "The deadline passed before the request could be taken.",
+}
+
+
+def routes(others: tuple[Route, ...]) -> tuple[Route, ...]:
+    """The document's own entry in the table. It is put together when it is first asked for."""
+    documents: list[bytes] = []
+
+    async def openapi(exchange: Exchange) -> web.StreamResponse:
+        if not documents:
+            documents.append(msgspec.json.encode(document((*others, route))))
+        return exchange.json(documents[0])
+
+    route = Route(
+        method="GET",
+        path="/openapi.json",
+        endpoint=openapi,
+        scope="open",
+        name="openapi",
+        summary="This document.",
+        answers={200: (Answer("The document.", body=dict[str, Any]),)},
+    )
+    return (route,)
+
+
+def document(table: tuple[Route, ...]) -> dict[str, Any]:
+    """The whole document."""
+    types = _types(table)
+    schemas, components = msgspec.json.schema_components(types, ref_template=REF)
+    by_type = {id(kind): schema for kind, schema in zip(types, schemas, strict=True)}
+    paths: dict[str, dict[str, Any]] = {}
+    for route in table:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, by_type)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "ACU",
+            "version": "1",
+            "description": "The OpenAI API of one Agent Compute Unit, and what it adds under /acu/v1.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _types(table: tuple[Route, ...]) -> list[Any]:
+    types: list[Any] = [ErrorResponse]
+    for route in table:
+        bodies = [answer.body for answers in route.answers.values() for answer in answers]
+        types += [kind for kind in (route.body, *bodies) if kind is not None]
+    return types
+
+
+def _operation(route: Route, schemas: dict[int, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "parameters": _parameters(route),
+        "responses": _responses(route, schemas),
+    }
+    if route.body is not None:
+        content = {"application/json": {"schema": schemas[id(route.body)]}}
+        operation["requestBody"] = {"required": True, "content": content}
+    if route.scope != "open":
+        operation["security"] = [{}, {"key": []}]  # {}: the unix socket's owner, or loopback while there are no keys
+    return operation
+
+
+def _parameters(route: Route) -> list[dict[str, Any]]:
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in re.findall(r"{(\w+)}", route.path)
+    ]
+    parameters.append(
+        {
+            "name": "x-request-id",
+            "in": "header",
+            "description": "Comes back with the answer and stands in the log.",
+            "schema": {"type": "string", "pattern": "^[!-~]{1,128}$"},
+        }
+    )
+    if route.scope == "inference" and route.body is not None:
+        parameters.append(
+            {
+                "name": "x-acu-deadline-ms",
+                "in": "header",
+                "description": "Milliseconds within which an engine must have taken the request; 504 if none did.",
+                "schema": {"type": "integer", "minimum": 1, "maximum": 86_400_000},
+            }
+        )
+    return parameters
+
+
+def _responses(route: Route, schemas: dict[int, Any]) -> dict[str, Any]:
+    responses: dict[str, Any] = {}
+    for status, answers in route.answers.items():
+        content = {answer.content_type: _schema(answer, schemas) for answer in answers}
+        responses[str(status)] = {"description": " ".join(answer.description for answer in answers), "content": content}
+    refusals = {400, 405, 500, *route.refusals}
+    if route.scope != "open":
+        refusals |= {401, 403}
+    error = {"application/json": {"schema": schemas[id(ErrorResponse)]}}
+    for status in sorted(refusals):
+        responses.setdefault(str(status), {"description": MEANINGS[status], "content": error})
+    return responses
+
+
+def _schema(answer: Answer, schemas: dict[int, Any]) -> dict[str, Any]:
+    if answer.content_type == "application/json":
+        return {"schema": schemas[id(answer.body)]}
+    if answer.content_type == "text/event-stream":
+        name = schemas[id(answer.body)]["$ref"].rpartition("/")[2]
+        return {
+            "schema": {
+                "type": "string",
+                "description": f"Lines `data: <{name}>`, each followed by an empty line; `data: [DONE]` at the end.",
+            }
+        }
+    return {"schema": {"type": "string"}}

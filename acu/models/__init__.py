@@ -1,0 +1,27 @@
+"""The models: which ones ACU knows, and the cache on the NVMe disk that it loads them from."""
+
+from acu.models.cache import LocalModel, Manifest, installed, locate, remove, verify
+from acu.models.catalogue import HubSource, ModelEntry, Role, WheelSource, catalogue, find
+from acu.models.preload import Preloaded, preload
+from acu.models.progress import Progress, silent
+from acu.models.pull import pull
+
+__all__ = [
+    "HubSource",
+    "LocalModel",
+    "Manifest",
+    "ModelEntry",
+    "Preloaded",
+    "Progress",
+    "Role",
+    "WheelSource",
+    "catalogue",
+    "find",
+    "installed",
+    "locate",
+    "preload",
+    "pull",
+    "remove",
+    "silent",
+    "verify",
+]

@@ -1,0 +1,224 @@
+"""From the configuration's models to what the service serves: files found, memory checked, engines to build named.
+
+Engines are given as factories that import their module when they are called: the daemon accepts before vLLM is imported.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from acu.config import AcuConfig, GpuConfig, model_names, model_role
+from acu.errors import ModelError, StartRefused
+from acu.hardware import Report
+from acu.models import LocalModel, locate
+from agentflow.config import ModelConfig
+from agentflow.engine.script import Script
+from agentflow.engine.vllm.facts import MachineFacts, read_machine, read_model
+from agentflow.engine.vllm.tuning import choose
+from agentflow.errors import EngineStartFailed
+
+MIB = 1 << 20
+A10G_MB, A10G_WEIGHTS_MB, A10G_KV_MB = 23_028, 12_288, 8_192  # the reference device, and how it is divided
+
+
+class Budget(Struct, frozen=True):
+    """How the GPU's memory is divided, in MiB."""
+
+    device_mb: int
+    weights_mb: int
+    kv_cache_mb: int
+
+
+class Plan(Struct, frozen=True):
+    """One model to serve: its names, its settled configuration, and its files (None for a scripted one)."""
+
+    key: str
+    names: tuple[str, ...]
+    role: str
+    config: ModelConfig
+    files: LocalModel | None
+    script: Script | None = None
+    budget: Budget | None = None
+
+
+def scripted(models: Mapping[str, ModelConfig], script: str | None) -> dict[str, ModelConfig]:
+    """The same models, all played by the scripted engine.
+
+    The first chat model is served as `scripted`, the first embedding model as `scripted-embed`, others as
+    `scripted-KEY`; every name that the real ones have stays an alias.
+    """
+    taken: set[str] = set()
+    changed: dict[str, ModelConfig] = {}
+    for key, model in models.items():
+        first = "scripted" if model_role(key, model) == "chat" else "scripted-embed"
+        name = first if first not in taken else f"scripted-{key}"
+        taken.add(name)
+        aliases = tuple(alias for alias in model_names(key, model) if alias != name)
+        changed[key] = replace(
+            model, engine="scripted", served_name=name, aliases=aliases, script=script or model.script
+        )
+    return changed
+
+
+def plan_models(config: AcuConfig, report: Report) -> tuple[Plan, ...]:
+    """Find every model's files and settle what its configuration leaves open. Raises StartRefused."""
+    budget = gpu_budget(config.gpu, report)
+    plans = tuple(_plan(key, model, config) for key, model in config.models.items())
+    if budget is not None:
+        sharing = [plan.key for plan in plans if plan.config.engine == "vllm" and plan.config.kv_cache_mb is None]
+        plans = tuple(_on_gpu(plan, budget, sharing) for plan in plans)
+    check_memory(plans, report, budget)
+    return plans
+
+
+def _on_gpu(plan: Plan, budget: Budget, sharing: list[str]) -> Plan:
+    """The plan with its share of the GPU's KV pool."""
+    config = plan.config
+    if plan.key in sharing:
+        config = replace(config, kv_cache_mb=budget.kv_cache_mb // len(sharing))
+    return replace(plan, config=config, budget=budget)
+
+
+def _plan(key: str, model: ModelConfig, config: AcuConfig) -> Plan:
+    role = model_role(key, model)
+    engine = model.engine or ("vllm" if role == "chat" else "encoder")
+    model_settled = replace(model, role=role, engine=engine)
+    names = model_names(key, model)
+    for field in ("chat_template", "script"):
+        path = getattr(model, field)
+        if path is not None and not Path(path).is_file():
+            raise StartRefused(f"models.{key}.{field}: {path} is not a file; correct the path")
+    if engine == "scripted":
+        return Plan(key, names, role, model_settled, None, read_script(key, model.script))
+    try:
+        files = locate(model.model, Path(config.gpu.model_cache_dir))
+    except ModelError as error:
+        raise StartRefused(f"models.{key}.model: {error}") from error
+    return Plan(key, names, role, model_settled, files)
+
+
+def read_script(key: str, path: str | None) -> Script:
+    """The script of a scripted model. Raises StartRefused."""
+    if path is None:
+        return Script()
+    try:
+        return Script.load(Path(path))
+    except EngineStartFailed as error:
+        raise StartRefused(f"models.{key}.script: {error}") from error
+
+
+def gpu_budget(gpu: GpuConfig, report: Report) -> Budget | None:
+    """The configured device's memory, divided; None without a GPU. Raises StartRefused."""
+    if not report.gpus:
+        return None
+    device = next((found for found in report.gpus if found.index == gpu.device_id), None)
+    if device is None:
+        known = ", ".join(f"{found.index} ({found.name})" for found in report.gpus)
+        raise StartRefused(f"gpu.device_id: {gpu.device_id} does not exist; there are {known}")
+    weights = gpu.weights_mb or device.memory_mb * A10G_WEIGHTS_MB // A10G_MB
+    pool = gpu.kv_cache_size_mb or device.memory_mb * A10G_KV_MB // A10G_MB
+    if weights + pool > device.memory_mb:
+        raise StartRefused(
+            f"gpu.weights_mb + gpu.kv_cache_size_mb: {weights} + {pool} MiB do not fit the {device.memory_mb} MiB of "
+            f"{device.name}; lower one of them"
+        )
+    return Budget(device.memory_mb, weights, pool)
+
+
+def check_memory(plans: tuple[Plan, ...], report: Report, budget: Budget | None) -> None:
+    """Refuse models that cannot fit, naming the sizes. Raises StartRefused."""
+    with_files = [plan for plan in plans if plan.files is not None]
+    on_gpu = [plan for plan in with_files if budget is not None and plan.config.engine == "vllm"]
+    elsewhere = [plan for plan in with_files if plan not in on_gpu]
+    if budget is not None and (need := _weights_mb(on_gpu)) > budget.weights_mb:
+        raise StartRefused(
+            f"models: the weights of {_listed(on_gpu)} need {need} MiB on the GPU, and gpu.weights_mb is "
+            f"{budget.weights_mb}; raise it, or choose smaller models"
+        )
+    available = report.memory_available // MIB
+    if (need := _weights_mb(elsewhere)) > available:
+        raise StartRefused(
+            f"models: the weights of {_listed(elsewhere)} need {need} MiB of memory, and {available} MiB are available; "
+            "choose smaller models, or stop other programs"
+        )
+    for plan in with_files:
+        if plan.config.engine == "vllm":
+            check_engine(plan, budget)
+
+
+def check_engine(plan: Plan, budget: Budget | None) -> None:
+    """Ask the engine's own rules whether the model fits. Raises StartRefused."""
+    assert plan.files is not None
+    try:
+        choose(read_model(plan.files.path), plan.config, machine_facts(budget))
+    except EngineStartFailed as error:
+        raise StartRefused(f"models.{plan.key}: {error}") from error
+
+
+def machine_facts(budget: Budget | None) -> MachineFacts:
+    """The machine as the engine must see it now."""
+    if budget is None:
+        return read_machine()
+    return read_machine(
+        gpu_memory=budget.device_mb * MIB, gpu_weights=budget.weights_mb * MIB, gpu_kv_cache=budget.kv_cache_mb * MIB
+    )
+
+
+def _weights_mb(plans: list[Plan]) -> int:
+    return sum(plan.files.size_bytes for plan in plans if plan.files is not None) // MIB
+
+
+def _listed(plans: list[Plan]) -> str:
+    return ", ".join(f"models.{plan.key} ({plan.config.model})" for plan in plans)
+
+
+def build(plan: Plan) -> Any:
+    """The ServedModel of a plan. Imports what the service itself needs, and no engine."""
+    from agentflow.service import ServedModel
+
+    path = plan.files.path if plan.files else None
+    created = int(path.stat().st_mtime) if path else 0
+    return ServedModel(
+        name=plan.names[0],
+        aliases=plan.names[1:],
+        role=plan.role,
+        config=plan.config,
+        path=path,
+        created=created,
+        tokenizer=functools.partial(_tokenizer, path),
+        engines=(functools.partial(_engine, plan),),
+    )
+
+
+def _tokenizer(path: Path | None) -> Any:
+    from agentflow.tokenizer import ByteTokenizer, FileTokenizer
+
+    return ByteTokenizer() if path is None else FileTokenizer.load(path)
+
+
+def _engine(plan: Plan) -> Any:
+    """A fresh engine for the plan. Runs on the event loop; the slow imports are the engine's own, in its `start`."""
+    config, path = plan.config, plan.files.path if plan.files else None
+    if config.engine == "scripted":
+        from agentflow.engine.scripted import ScriptedEmbedder, ScriptedEngine
+
+        limits = {} if config.max_model_len is None else {"max_model_len": config.max_model_len}
+        if plan.role == "embed":
+            return ScriptedEmbedder(plan.script, **limits)
+        if config.max_running is not None:
+            limits["max_running"] = config.max_running
+        return ScriptedEngine(plan.script, **limits)
+    assert path is not None
+    if config.engine == "encoder":
+        from agentflow.engine.encoder import Encoder
+
+        return Encoder(path, config)
+    from agentflow.engine.vllm.engine import VllmEngine
+
+    return VllmEngine(path, config, functools.partial(machine_facts, plan.budget))

@@ -1,0 +1,90 @@
+"""The output of an engine's processes, read line by line on the event loop.
+
+The processes write into one pipe (see child.py). A record of their logs begins with a separator and its level; lines
+without one belong to the record before, a traceback for instance. Warnings and worse go on into the daemon's log; the
+last lines are kept, for `root_cause` to say why an engine did not start or ended; the lines that tell how far a start is
+become StartProgress.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from collections import deque
+from collections.abc import Callable
+
+from agentflow.engine.protocol import StartProgress
+
+KEPT_LINES = 400
+LONGEST_LINE = 16_384
+
+_log = logging.getLogger("agentflow.engine.vllm")
+_RECORD = re.compile(r"\x1e(?P<level>[A-Z]+) (?P<logger>[\w.]+): (?P<text>.*)")
+_ERROR = re.compile(r"^(?:[\w.]+\.)?(?P<name>\w*(?:Error|Exception|Exit|Interrupt)): (?P<text>.+)")
+_VAGUE = re.compile(r"initialization failed|See root cause|cancelled|Broken pipe|WorkerProc", re.IGNORECASE)
+_STAGES = (
+    (re.compile(r"Initializing a V1 LLM engine"), "initializing"),
+    (re.compile(r"Starting to load model"), "loading"),
+    (re.compile(r"Loading weights took|Model loading took"), "loaded"),
+    (re.compile(r"torch\.compile|Compiling|warm(?:ing)? ?up", re.IGNORECASE), "warming"),
+    (re.compile(r"KV cache size"), "allocating the KV cache"),
+)
+
+
+class ChildLog:
+    """One engine's pipe. Create it on the loop; `close` gives back its descriptors."""
+
+    def __init__(self, progress: Callable[[StartProgress], None]) -> None:
+        self._progress = progress
+        self._reading_fd, self.writing_fd = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._reading_fd, False)
+        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._rest = b""
+        self._level = logging.DEBUG
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._reading_fd, self._read)
+
+    def close(self) -> None:
+        """Stop reading. Idempotent."""
+        if self._reading_fd >= 0:
+            self._read()
+            self._loop.remove_reader(self._reading_fd)
+            os.close(self._reading_fd)
+            os.close(self.writing_fd)
+            self._reading_fd = self.writing_fd = -1
+
+    def root_cause(self) -> str | None:
+        """The first error that the processes told of, as one sentence, or None if they told of none."""
+        if self._reading_fd >= 0:
+            self._read()
+        errors = [match for line in self._lines if (match := _ERROR.match(line))]
+        telling = [match for match in errors if not _VAGUE.search(match["text"])]
+        for match in telling or errors:
+            text = match["text"].strip().rstrip(".")
+            return text if match["name"] in ("ValueError", "RuntimeError") else f"{match['name']}: {text}"
+        return None
+
+    def _read(self) -> None:
+        try:
+            while data := os.read(self._reading_fd, 65_536):
+                *lines, self._rest = (self._rest + data).split(b"\n")
+                self._rest = self._rest[-LONGEST_LINE:]
+                for line in lines:
+                    self._take(line[:LONGEST_LINE].decode("utf-8", "replace").rstrip("\r"))
+        except BlockingIOError:
+            return
+
+    def _take(self, line: str) -> None:
+        record = _RECORD.match(line)
+        text = line
+        if record:
+            self._level = logging.getLevelNamesMapping().get(record["level"], logging.INFO)
+            text = record["text"]
+            for pattern, stage in _STAGES:
+                if pattern.search(text):
+                    self._progress(StartProgress(stage))
+                    break
+        self._lines.append(text)
+        _log.log(self._level if self._level >= logging.WARNING else logging.DEBUG, "%s", text)

@@ -1,0 +1,127 @@
+"""What the engine's choices rest on: facts about the machine and about a model's folder, read without vLLM or torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from agentflow.errors import EngineStartFailed
+
+_TCMALLOC_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
+
+
+class MachineFacts(Struct, frozen=True):
+    """The machine as an engine finds it.
+
+    Memory in bytes. `gpu_*` are None without a GPU: the whole of its memory, and the operator's shares for the weights
+    and the KV pool. `preloads` are libraries that make the CPU engine faster, as far as they are installed.
+    """
+
+    cores: int
+    memory_available: int
+    cpu_flags: frozenset[str] = frozenset()
+    preloads: tuple[str, ...] = ()
+    gpu: bool = False
+    gpu_memory: int | None = None
+    gpu_weights: int | None = None
+    gpu_kv_cache: int | None = None
+
+
+class ModelFacts(Struct, frozen=True):
+    """A model's folder. `kv_width` is the number of values that one token leaves in the KV pool, over all layers."""
+
+    path: str
+    name: str
+    weights_bytes: int
+    weights_dtype: str
+    max_model_len: int
+    kv_width: int
+    eos_token_ids: frozenset[int]
+
+
+def read_machine(*, gpu_memory: int | None = None, gpu_weights: int | None = None, gpu_kv_cache: int | None = None) -> MachineFacts:
+    """The machine now. `gpu_memory` (bytes) tells that there is a GPU; the others are the operator's shares of it."""
+    return MachineFacts(
+        cores=len(os.sched_getaffinity(0)),
+        memory_available=_memory_available(),
+        cpu_flags=_cpu_flags(),
+        preloads=() if gpu_memory else _preloads(),
+        gpu=gpu_memory is not None,
+        gpu_memory=gpu_memory,
+        gpu_weights=gpu_weights,
+        gpu_kv_cache=gpu_kv_cache,
+    )
+
+
+def read_model(path: Path) -> ModelFacts:
+    """The model in folder `path`. Raises EngineStartFailed when it is none that vLLM can load."""
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise EngineStartFailed(f"{path} holds no model: config.json cannot be read ({error})") from error
+    text = config.get("text_config") or config
+    heads = int(text.get("num_attention_heads") or 1)
+    head_dim = int(text.get("head_dim") or int(text.get("hidden_size") or heads) // heads)
+    kv_heads = int(text.get("num_key_value_heads") or heads)
+    return ModelFacts(
+        path=str(path),
+        name=path.name,
+        weights_bytes=sum(file.stat().st_size for file in path.glob("*.safetensors")),
+        weights_dtype=str(text.get("dtype") or text.get("torch_dtype") or "float32"),
+        max_model_len=int(text.get("max_position_embeddings") or 2048),
+        kv_width=2 * int(text.get("num_hidden_layers") or 1) * kv_heads * head_dim,
+        eos_token_ids=_eos_token_ids(config, path / "generation_config.json"),
+    )
+
+
+def _eos_token_ids(config: dict[str, Any], generation_config: Path) -> frozenset[int]:
+    ids: set[int] = set()
+    try:
+        generation = json.loads(generation_config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        generation = {}
+    for source in (config, generation):
+        eos = source.get("eos_token_id")
+        ids.update([eos] if isinstance(eos, int) else eos or [])
+    return frozenset(ids)
+
+
+def _memory_available() -> int:
+    """Bytes that may be taken without swapping: what the kernel says, or less where a cgroup's limit is nearer."""
+    available = 0
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            available = int(line.split()[1]) * 1024
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            room = int(Path(limit).read_text(encoding="ascii")) - int(Path(used).read_text(encoding="ascii"))
+        except (OSError, ValueError):  # no such hierarchy, or "max"
+            continue
+        available = min(available, room)
+    return max(available, 0)
+
+
+def _cpu_flags() -> frozenset[str]:
+    for line in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def _preloads() -> tuple[str, ...]:
+    """Paths of tcmalloc and of Intel's OpenMP (x86 only), in the order in which they must be preloaded."""
+    found = [path for folder in _TCMALLOC_FOLDERS for path in sorted(Path(folder).glob("libtcmalloc_minimal.so*"))[:1]][:1]
+    openmp = Path(sys.prefix) / "lib" / "libiomp5.so"
+    if platform.machine() == "x86_64" and openmp.exists():
+        found.append(openmp)
+    return tuple(str(path) for path in found)

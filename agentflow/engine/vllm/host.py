@@ -1,0 +1,174 @@
+"""EngineHost: the life of one AsyncLLM and its processes, for engines and embedders alike.
+
+Importing vLLM takes seconds and AsyncLLM's constructor blocks until the model is loaded, so both run in a thread of their own
+while the event loop goes on. That thread then stays, doing nothing, until the engine has ended: the kernel counts the *thread*
+that spawned a process as its parent, and would kill EngineCore at the thread's end (see child.py).
+
+    start      thread: import, construct (spawns EngineCore, which spawns its worker)    loop: reads their output
+    running    loop: sends and receives over ZMQ sockets, which are used from the loop's thread only
+    failure    a process ended, or vLLM calls the engine dead: final
+    kill       SIGKILL to every process; `failure` is set before it returns
+    stop       SIGTERM by vLLM, SIGKILL to what is left after the time, then the thread ends
+
+ZMQ sockets that were made outside a loop bind to the first loop that uses them, which is the daemon's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing import resource_tracker
+from typing import Any
+
+from agentflow.engine.protocol import StartProgress
+from agentflow.engine.vllm.childlog import ChildLog
+from agentflow.engine.vllm.processes import Processes
+from agentflow.engine.vllm.spawning import spawning
+from agentflow.engine.vllm.tuning import EngineChoices
+from agentflow.errors import EngineDied, EngineFailure, EngineStartFailed
+
+REAP_S = 2.0
+
+
+class EngineHost:
+    """Starts, watches and ends one AsyncLLM. Use it from the loop's thread only, once."""
+
+    def __init__(self, on_failure: Callable[[EngineFailure], None] = lambda _: None) -> None:
+        self.llm: Any = None
+        self.processes = Processes()
+        self._on_failure = on_failure
+        self._failure: EngineFailure | None = None
+        self._log: ChildLog | None = None
+        self._thread: threading.Thread | None = None
+        self._over = threading.Event()
+        self._stopped = False
+
+    @property
+    def failure(self) -> EngineFailure | None:
+        """Why the engine cannot work any more; notices by itself that a process ended."""
+        if self._failure is None and self.llm is not None and not self._stopped:
+            if self.llm.errored or self.processes.root_ended():
+                self.fail(EngineDied(self._obituary()))
+        return self._failure
+
+    def fail(self, failure: EngineFailure) -> None:
+        """Note why the engine cannot go on, the first time, and tell so."""
+        if self._failure is None:
+            self._failure = failure
+            self._on_failure(failure)
+
+    def fail_by(self, error: Exception) -> None:
+        """The connection to the engine broke with `error`: note it, and why the processes say it happened."""
+        if self._failure is None:
+            failure = EngineDied(self._obituary())
+            failure.__cause__ = error
+            self.fail(failure)
+
+    async def start(self, choices: EngineChoices, progress: Callable[[StartProgress], None]) -> None:
+        """Bring AsyncLLM up. Raises EngineStartFailed. When cancelled, it ends what it had begun."""
+        loop = asyncio.get_running_loop()
+        resource_tracker.ensure_running()  # by this thread: it serves the whole process and is not this engine's child
+        self._log = ChildLog(progress)
+        built: asyncio.Future[Any] = loop.create_future()
+        self._thread = threading.Thread(
+            target=self._build_and_wait, args=(choices, self._log.writing_fd, loop, built), name="vllm", daemon=True
+        )
+        progress(StartProgress("importing"))
+        self._thread.start()
+        try:
+            while not built.done():
+                await asyncio.wait({built}, timeout=0.1)
+                self._find_processes()
+            self.llm = built.result()
+        except BaseException as error:
+            self.kill()
+            if not isinstance(error, Exception):
+                raise
+            cause = self._log.root_cause() or str(error)
+            raise EngineStartFailed(f"vLLM did not start: {cause}") from error
+        self._find_processes()
+        self.processes.forget_the_dead()
+
+    def kill(self, reason: EngineFailure | None = None) -> None:
+        """SIGKILL to every process, now."""
+        self._find_processes()
+        self.fail(reason or EngineDied("the engine was killed"))
+        self.processes.kill()
+
+    async def stop(self, timeout_s: float) -> None:
+        """End the engine and all its processes. Idempotent."""
+        if self._stopped:
+            return
+        self._stopped = True
+        if self.llm is not None and self._failure is None:
+            self.fail(EngineDied("the engine was stopped"))
+            await asyncio.to_thread(self.llm.shutdown, timeout_s)
+        self._find_processes()
+        self.processes.kill()
+        if self.llm is not None:
+            await asyncio.to_thread(self.llm.shutdown, 0.0)  # reaps, and closes sockets; the processes are dead already
+        await self._gone(REAP_S)
+        self.llm = None
+        self._over.set()
+        self.processes.close()
+        if self._log is not None:
+            self._log.close()
+
+    async def _gone(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not self.processes.gone() and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+
+    def _find_processes(self) -> None:
+        if self._thread is not None and self._thread.native_id is not None and self._thread.is_alive():
+            self.processes.find(self._thread.native_id)
+
+    def _obituary(self) -> str:
+        cause = self._log.root_cause() if self._log is not None else None
+        return f"the engine's process ended: {cause}" if cause else "the engine's process ended unexpectedly"
+
+    def _build_and_wait(
+        self, choices: EngineChoices, output_fd: int, loop: asyncio.AbstractEventLoop, built: asyncio.Future[Any]
+    ) -> None:
+        """The thread's life: make AsyncLLM, hand it over, stay until the engine has ended."""
+        try:
+            with spawning(choices.environment, output_fd):
+                llm = _construct(choices)
+            deliver: Callable[[], None] = lambda: built.done() or built.set_result(llm)
+        except BaseException as error:  # noqa: BLE001 - it is raised where start() waits
+            failure = error
+            deliver = lambda: built.done() or built.set_exception(failure)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(deliver)
+        self._over.wait()
+
+
+def _construct(choices: EngineChoices) -> Any:
+    logging.getLogger("vllm").setLevel(logging.WARNING)
+    from vllm.config import StructuredOutputsConfig
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.metrics.loggers import PrometheusStatLogger
+
+    class NoMetrics(PrometheusStatLogger):  # type: ignore[misc]
+        """Makes EngineCore send its figures, and keeps vLLM's own metrics out of the daemon's registry."""
+
+        def __init__(self, vllm_config: Any, engine_indexes: list[int] | None = None) -> None: ...
+
+        def log_engine_initialized(self) -> None: ...
+
+        def record(self, *_: Any, **__: Any) -> None: ...
+
+    args = dict(choices.args)
+    structured = args.get("structured_outputs_config")
+    if isinstance(structured, dict):
+        args["structured_outputs_config"] = StructuredOutputsConfig(**structured)
+    try:
+        engine_args = AsyncEngineArgs(**args)
+    except TypeError as error:
+        raise EngineStartFailed(f"engine_args holds what AsyncEngineArgs does not know: {error}") from error
+    return AsyncLLM.from_engine_args(engine_args, stat_loggers=[NoMetrics])

@@ -1,0 +1,41 @@
+"""What the daemon's process looks like to the children that vLLM spawns, for as long as it spawns them.
+
+vLLM spawns with `multiprocessing`, which hands a child the parent's environment and the name of its main module. Both are
+of the process as a whole, so only one engine at a time may be spawning: `spawning` holds a lock that is as global as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+
+from agentflow.engine.vllm import child
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@contextlib.contextmanager
+def spawning(environment: Mapping[str, str], output_fd: int) -> Iterator[None]:
+    """Within, children get `environment`, write into the pipe `output_fd` of this process, and run child.py first."""
+    ours = {
+        **environment,
+        child.DAEMON_PID: str(os.getpid()),
+        child.OUTPUT: f"/proc/{os.getpid()}/fd/{output_fd}",
+    }
+    main = sys.modules["__main__"]
+    with _ONE_AT_A_TIME:
+        before = dict(os.environ)  # noqa: TID251 - the children's environment, not our configuration
+        spec = main.__spec__
+        os.environ.update(ours)  # noqa: TID251
+        main.__spec__ = importlib.util.find_spec(child.__name__)
+        try:
+            yield
+        finally:
+            main.__spec__ = spec
+            for name in os.environ.keys() - before.keys():  # noqa: TID251 - ours, and those that vLLM set
+                del os.environ[name]  # noqa: TID251
+            os.environ.update(before)  # noqa: TID251

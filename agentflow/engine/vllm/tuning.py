@@ -1,0 +1,164 @@
+"""How to run a model on a machine: a pure function of facts and configuration, whose choices `acu status` shows.
+
+On a CPU: bfloat16 where the processor multiplies it natively, else float32 (see `_dtype`); small KV blocks, so that most of
+a conversation's prefix is found again; small steps, so that a long prompt does not hold up the others; a KV pool that takes
+a part of the free memory. On a GPU: vLLM's own choices, within the operator's shares of its memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from agentflow.config import ModelConfig
+from agentflow.engine.vllm.facts import MachineFacts, ModelFacts
+from agentflow.errors import EngineStartFailed
+
+MIB = 1 << 20
+GIB = 1 << 30
+CPU_BLOCK = 32  # tokens; the CPU kernels want a multiple of 32, and a prefix is reused by whole blocks
+CPU_KV_LIMIT = 4 * GIB
+RUNTIME_BYTES = 2 * GIB  # interpreter, libraries and activations of EngineCore and its worker, measured on a small model
+MAX_LOGPROBS = 20  # what OpenAI's API allows
+
+_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
+class EngineChoices(Struct, frozen=True):
+    """What was chosen. `args` are keyword arguments of AsyncEngineArgs, `environment` variables of vLLM's processes.
+
+    `shown` is the gist for people. `kv_cache_bytes` is None where vLLM itself sizes the pool.
+    """
+
+    args: dict[str, Any]
+    environment: dict[str, str]
+    shown: dict[str, Any]
+    max_running: int
+    max_model_len: int
+    kv_cache_bytes: int | None
+
+
+def choose(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> EngineChoices:
+    """Decide. Raises EngineStartFailed, naming the figures and what to change, when the model does not fit."""
+    dtype = _dtype(model, config, machine)
+    max_running = config.max_running or (128 if machine.gpu else 64)
+    max_batched = config.max_batched_tokens or (2048 if machine.gpu else 512)
+    kv_token_bytes = model.kv_width * _DTYPE_BYTES[dtype]
+    kv_bytes = _kv_cache_bytes(model, config, machine, dtype)
+    max_model_len = _max_model_len(model, config, kv_bytes, kv_token_bytes)
+    args: dict[str, Any] = {
+        "model": model.path,
+        "dtype": "auto" if machine.gpu and config.dtype == "auto" else dtype,
+        "max_model_len": max_model_len,
+        "max_num_seqs": max_running,
+        "max_num_batched_tokens": max(max_batched, max_running),
+        "enable_chunked_prefill": True,
+        "enable_prefix_caching": True,
+        "scheduling_policy": "priority",
+        "max_logprobs": MAX_LOGPROBS,
+        "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
+        "trust_remote_code": False,
+        "disable_log_stats": True,
+    }
+    if kv_bytes is not None:
+        args["kv_cache_memory_bytes"] = kv_bytes
+    if machine.gpu:
+        args |= _gpu_share(machine)
+    else:
+        args["block_size"] = CPU_BLOCK
+    args |= config.engine_args
+    return EngineChoices(
+        args=args,
+        environment=_environment(machine),
+        shown={
+            "device": "cuda" if machine.gpu else "cpu",
+            "dtype": args["dtype"],
+            "kv_cache_mib": kv_bytes // MIB if kv_bytes is not None else None,
+            "block_size": args.get("block_size"),
+            "max_batched_tokens": args["max_num_batched_tokens"],
+            "cores": machine.cores,
+            "preloads": [path.rpartition("/")[2] for path in machine.preloads],
+        },
+        max_running=int(args["max_num_seqs"]),
+        max_model_len=int(args["max_model_len"]),
+        kv_cache_bytes=kv_bytes,
+    )
+
+
+def _dtype(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> str:
+    """The type of weights and activations. Without instructions for it, a CPU widens bfloat16 value by value."""
+    if config.dtype != "auto":
+        return config.dtype
+    if machine.gpu:
+        return model.weights_dtype if model.weights_dtype in ("bfloat16", "float16") else "bfloat16"
+    return "bfloat16" if machine.cpu_flags & {"avx512_bf16", "amx_bf16"} else "float32"
+
+
+def _kv_cache_bytes(model: ModelFacts, config: ModelConfig, machine: MachineFacts, dtype: str) -> int | None:
+    """The size of the KV pool, once it is sure that the weights fit."""
+    stored = _DTYPE_BYTES.get(model.weights_dtype, 2)
+    weights = model.weights_bytes * _DTYPE_BYTES[dtype] // stored if not machine.gpu else model.weights_bytes
+    asked = config.kv_cache_mb * MIB if config.kv_cache_mb is not None else None
+    if machine.gpu:
+        if machine.gpu_weights is not None and weights > machine.gpu_weights:
+            raise EngineStartFailed(
+                f"the weights of {model.name} take {_mib(weights)}, but gpu.weights_mb allows {_mib(machine.gpu_weights)}; "
+                "raise gpu.weights_mb or choose a smaller or quantized model"
+            )
+        return asked or machine.gpu_kv_cache
+    free = machine.memory_available - weights - RUNTIME_BYTES
+    if free <= 0:
+        raise EngineStartFailed(
+            f"{model.name} does not fit: its weights take {_mib(weights)} as {dtype} and the engine {_mib(RUNTIME_BYTES)} "
+            f"more, but {_mib(machine.memory_available)} of memory are available; free some or choose a smaller model"
+        )
+    if asked is not None and asked > free:
+        raise EngineStartFailed(
+            f"kv_cache_mb asks for {_mib(asked)}, but beside the weights ({_mib(weights)}) and the engine "
+            f"({_mib(RUNTIME_BYTES)}) only {_mib(free)} of memory are available; lower kv_cache_mb to {free // MIB} or less"
+        )
+    return asked or min(CPU_KV_LIMIT, max(free // 4, 64 * MIB), free)
+
+
+def _max_model_len(model: ModelFacts, config: ModelConfig, kv_bytes: int | None, kv_token_bytes: int) -> int:
+    """The context: what the operator wants, else the model's own cut to what the KV pool holds."""
+    wanted = config.max_model_len or model.max_model_len
+    if kv_bytes is None:
+        return wanted
+    held = max(kv_bytes // kv_token_bytes // CPU_BLOCK - 1, 0) * CPU_BLOCK  # vLLM keeps one block for itself
+    if config.max_model_len is None and held >= 512:
+        return min(wanted, held)
+    if held < wanted:
+        raise EngineStartFailed(
+            f"a KV pool of {_mib(kv_bytes)} holds {held} tokens of {model.name}, fewer than one sequence of {wanted}; "
+            f"raise kv_cache_mb to {-(-(wanted + 2 * CPU_BLOCK) * kv_token_bytes // MIB)} or lower max_model_len"
+        )
+    return wanted
+
+
+def _gpu_share(machine: MachineFacts) -> dict[str, Any]:
+    """The part of the GPU's memory that vLLM may count on: the operator's shares and its own scratch space."""
+    if machine.gpu_memory is None or machine.gpu_weights is None or machine.gpu_kv_cache is None:
+        return {}
+    share = (machine.gpu_weights + machine.gpu_kv_cache + RUNTIME_BYTES) / machine.gpu_memory
+    return {"gpu_memory_utilization": round(min(share, 0.95), 3)}
+
+
+def _environment(machine: MachineFacts) -> dict[str, str]:
+    environment = {
+        "VLLM_CONFIGURE_LOGGING": "0",  # the child's logs go where child.py sends them
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TQDM_DISABLE": "1",
+    }
+    if machine.preloads:
+        environment["LD_PRELOAD"] = ":".join(machine.preloads)
+    return environment
+
+
+def _mib(size: int) -> str:
+    return f"{size // MIB} MiB"

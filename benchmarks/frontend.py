@@ -1,0 +1,179 @@
+"""What the front end alone can carry: ACU with the scripted engine, so that no model costs anything.
+
+Two loads on one daemon: as many tokens and as many requests a second as one core takes, and many open streams at an
+agent's pace (20 tokens/s each), with the event loop's lag and the memory that a stream costs.
+
+    python -m benchmarks.frontend [--rounds 3] [--streams 1000] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.report import last_line, table
+from benchmarks.server import NotMeasured, Server, free_port
+
+PACE = 20  # tokens a second of a paced stream
+TOKENS = 300  # of a paced stream: 15 s
+
+
+def start(folder: Path, name: str, tokens_per_s: float, streams: int) -> Server:
+    """A daemon whose scripted engine answers at `tokens_per_s` a stream (0: as fast as it is read)."""
+    port = free_port()
+    script = folder / f"{name}-script.yaml"
+    script.write_text(json.dumps({"rules": [{"answer": "tokens ", "tokens_per_s": tokens_per_s}]}))
+    config = folder / f"{name}.yaml"
+    config.write_text(
+        json.dumps(
+            {
+                "network": {
+                    "bind_addr": f"127.0.0.1:{port}",
+                    "unix_socket": str(folder / f"{name}.sock"),
+                    "max_connections": streams + 64,
+                },
+                "models": {
+                    "large": {"model": "scripted", "max_running": min(4096, streams + 64), "script": str(script)}
+                },
+                "daemon": {"audit_log": str(folder / f"{name}-audit.log")},
+            }
+        )
+    )
+    command = [sys.executable, "-m", "acu", "serve", "--engine", "scripted", "-c", str(config)]
+    server = Server(name, command, port, "/readyz", folder / f"{name}.log")
+    server.start()
+    server.wait(60)
+    return server
+
+
+def load(server: Server, concurrency: int, requests: int, tokens: int) -> dict[str, float]:
+    """One round: what came, per second of wall time and of the front process's CPU."""
+    before = server.cpu_s()
+    output = subprocess.run(
+        [
+            *(sys.executable, "-m", "benchmarks.loadgen", "--port", str(server.port), "--model", "scripted"),
+            *("--concurrency", str(concurrency), "--requests", str(requests), "--max-tokens", str(tokens)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    cpu_s = server.cpu_s() - before
+    if output.returncode:
+        raise NotMeasured(f"the load failed:\n{output.stdout[-500:]}{output.stderr[-2000:]}")
+    seen = json.loads(output.stdout.splitlines()[-1])
+    if seen["errors"] or seen["tokens"] != requests * tokens:
+        raise NotMeasured(f"{seen['errors']} errors, {seen['tokens']} tokens of {requests * tokens}")
+    return {
+        "tokens": seen["tokens"],
+        "chunks": seen["chunks"],
+        "requests": requests,
+        "wall_s": seen["wall_s"],
+        "cpu_s": cpu_s,
+    }
+
+
+def loop_lag_p99_ms(server: Server, folder: Path) -> float:
+    """The daemon's own figure, in milliseconds, since the last time it was asked."""
+    output = subprocess.run(
+        [sys.executable, "-m", "acu", "status", "--json", "--socket", str(folder / f"{server.name}.sock")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return float(json.loads(output.stdout)["daemon"]["loop_lag_p99_ms"])
+
+
+def flat_out(folder: Path, rounds: int) -> dict[str, list[float]]:
+    """Tokens and requests a second that one core of front end carries."""
+    figures: dict[str, list[float]] = {"tokens_s": [], "tokens_cpu_s": [], "requests_s": [], "requests_cpu_s": []}
+    server = start(folder, "fast", 0, 128)
+    try:
+        load(server, 64, 64, 64)
+        for _ in range(rounds):
+            seen = load(server, 64, 256, 512)
+            figures["tokens_s"].append(seen["tokens"] / seen["wall_s"])
+            figures["tokens_cpu_s"].append(seen["tokens"] / seen["cpu_s"])
+            seen = load(server, 64, 4000, 1)
+            figures["requests_s"].append(seen["requests"] / seen["wall_s"])
+            figures["requests_cpu_s"].append(seen["requests"] / seen["cpu_s"])
+    finally:
+        server.stop()
+    return figures
+
+
+def paced(folder: Path, rounds: int, streams: int) -> dict[str, list[float]]:
+    """The loop's lag and the memory of a stream while `streams` of them run at PACE."""
+    figures: dict[str, list[float]] = {"loop_lag_p99_ms": [], "tokens_s": [], "cores": [], "kib_a_stream": []}
+    server = start(folder, "paced", PACE, streams)
+    try:
+        load(server, 16, 16, 8)
+        for _ in range(rounds):
+            idle_mb = server.rss_mb()
+            loop_lag_p99_ms(server, folder)
+            command = [
+                *(sys.executable, "-m", "benchmarks.loadgen", "--port", str(server.port), "--model", "scripted"),
+                *("--concurrency", str(streams), "--requests", str(streams), "--max-tokens", str(TOKENS)),
+            ]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+                time.sleep(4)  # every stream is open
+                loop_lag_p99_ms(server, folder)
+                before, at = server.cpu_s(), time.monotonic()
+                time.sleep(7)
+                cores = (server.cpu_s() - before) / (time.monotonic() - at)
+                lag = loop_lag_p99_ms(server, folder)
+                busy_mb = server.rss_mb()
+                output, _ = client.communicate(timeout=120)
+            seen = json.loads(output.splitlines()[-1])
+            if client.returncode or seen["errors"] or seen["tokens"] != streams * TOKENS:
+                raise NotMeasured(f"{seen['errors']} errors, {seen['tokens']} tokens of {streams * TOKENS}")
+            figures["loop_lag_p99_ms"].append(lag)
+            figures["tokens_s"].append(seen["tokens"] / seen["wall_s"])
+            figures["cores"].append(cores)
+            figures["kib_a_stream"].append((busy_mb - idle_mb) * 1024 / streams)
+    finally:
+        server.stop()
+    return figures
+
+
+def main() -> int:
+    """Measure, print the tables, and with --json one line of figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--streams", type=int, default=1000)
+    parser.add_argument("--json", action="store_true", help="end with one JSON object")
+    args = parser.parse_args()
+    try:
+        with tempfile.TemporaryDirectory(prefix="acu-bench-") as name:
+            fast = flat_out(Path(name), args.rounds)
+            slow = paced(Path(name), args.rounds, args.streams)
+    except (NotMeasured, subprocess.SubprocessError) as error:
+        print(f"not measured: {error}", file=sys.stderr)
+        return 1
+
+    def rows(figures: dict[str, list[float]]) -> list[list[str]]:
+        return [
+            [key, f"{statistics.median(values):.1f}", f"{min(values):.1f} to {max(values):.1f}"]
+            for key, values in figures.items()
+        ]
+
+    header = ["figure", "median", "lowest to highest round"]
+    print(table("64 streams, flat out (a second of wall time, and of the daemon's CPU)", header, rows(fast)))
+    print(table(f"{args.streams} open streams at {PACE} tokens/s each; lag to reach: under 10 ms", header, rows(slow)))
+    if args.json:
+        medians = {f"flat_{key}": statistics.median(values) for key, values in fast.items()}
+        medians |= {key: statistics.median(values) for key, values in slow.items()}
+        print(last_line(medians))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

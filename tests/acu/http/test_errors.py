@@ -1,0 +1,84 @@
+"""Every error has a status, and no answer shows the inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from acu.http.errors import RULES, HttpError, raw_response, retry_headers, translate
+from agentflow import errors as flow
+
+
+def tree(cls: type[Exception]) -> Iterator[type[Exception]]:
+    yield cls
+    for child in cls.__subclasses__():
+        yield from tree(child)
+
+
+@pytest.mark.parametrize("cls", sorted(set(tree(flow.AgentFlowError)), key=lambda cls: cls.__name__))
+def test_every_class_of_the_orchestrators_tree_is_mapped_by_name(cls: type[Exception]) -> None:
+    assert cls in RULES
+    assert 400 <= RULES[cls].status <= 599
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind", "code", "param"),
+    [
+        (flow.InvalidRequest("no", param="n"), 400, "invalid_request_error", "invalid_value", "n"),
+        (flow.InvalidRequest("no", code="own_word"), 400, "invalid_request_error", "own_word", None),
+        (flow.ContextLengthExceeded("long"), 400, "invalid_request_error", "context_length_exceeded", "messages"),
+        (flow.UnknownModel("who"), 404, "invalid_request_error", "model_not_found", "model"),
+        (flow.InvalidGrammar("bad"), 400, "invalid_request_error", "invalid_grammar", "response_format"),
+        (flow.QueueFull("full", retry_after_s=1.5), 429, "rate_limit_error", "queue_full", None),
+        (flow.DeadlineExceeded("late", retry_after_s=1), 504, "server_error", "deadline_exceeded", None),
+        (flow.Draining("going", retry_after_s=1), 503, "server_error", "draining", None),
+        (flow.EngineUnavailable("loading", retry_after_s=1), 503, "server_error", "engine_unavailable", None),
+        (flow.EngineDied("died"), 503, "server_error", "engine_died", None),
+        (flow.EngineStalled("stuck"), 503, "server_error", "engine_stalled", None),
+    ],
+)
+def test_an_error_becomes_openais_shape(
+    error: Exception, status: int, kind: str, code: str, param: str | None
+) -> None:
+    refusal = translate(error)
+    assert refusal.status == status
+    body = msgspec.json.decode(refusal.body())
+    assert body == {"error": {"message": str(error), "type": kind, "param": param, "code": code}}
+
+
+def test_a_refusal_says_when_to_come_again_in_seconds_and_in_milliseconds() -> None:
+    refusal = translate(flow.QueueFull("full", retry_after_s=1.2345))
+    assert refusal.headers == {"retry-after": "2", "retry-after-ms": "1235"}
+
+
+def test_a_time_that_is_no_number_is_not_told() -> None:
+    assert retry_headers(float("inf")) == {}
+    assert retry_headers(-1) == {"retry-after": "0", "retry-after-ms": "0"}
+
+
+def test_a_class_that_was_derived_later_gets_its_parents_status() -> None:
+    class Newer(flow.EngineDied):
+        pass
+
+    try:
+        assert translate(Newer("x")).status == 503
+    finally:
+        del Newer  # the walk of the tree above must not meet it
+
+
+def test_an_unexpected_exception_tells_nothing_of_the_inside() -> None:
+    refusal = translate(RuntimeError("/secret/path, key sk-123"))
+    assert refusal.status == 500
+    assert b"secret" not in refusal.body()
+    assert b"sk-123" not in refusal.body()
+
+
+def test_an_answer_without_a_request_is_whole_http() -> None:
+    raw = raw_response(HttpError(408, "Too slow.", code="header_timeout"))
+    head, _, body = raw.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+    assert b"connection: close" in head
+    assert f"content-length: {len(body)}".encode() in head
+    assert msgspec.json.decode(body)["error"]["code"] == "header_timeout"

@@ -1,0 +1,279 @@
+"""The service over the scripted engine: what goes in as a request comes out as events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import jsonschema
+import pytest
+
+from agentflow.config import ModelConfig, SchedulerConfig
+from agentflow.engine.script import Rule, Script
+from agentflow.engine.scripted import ScriptedEmbedder, ScriptedEngine
+from agentflow.errors import ContextLengthExceeded, EngineDied, InvalidGrammar, InvalidRequest, UnknownModel
+from agentflow.events import ChoiceFinished, Event, TextDelta, ToolCallArguments, ToolCallOpened, Usage
+from agentflow.messages import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    Message,
+    Sampling,
+    Structured,
+    Tool,
+    ToolChoice,
+)
+from agentflow.run import Run, RunStatus
+from agentflow.service import ServedModel, Service
+from agentflow.tokenizer import ByteTokenizer
+
+WEATHER = Tool(
+    "weather",
+    "The weather of a city",
+    {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}}, "required": ["city"]},
+)
+
+
+class Bench:
+    def __init__(self, service: Service, ended: list[Run], engines: list[ScriptedEngine]) -> None:
+        self.service = service
+        self.ended = ended
+        self.engines = engines
+
+    async def chat(self, text: str, **more: Any) -> tuple[list[Event], Usage]:
+        request = ChatRequest(id="req", model="m", messages=(Message("user", text),), **more)
+        stream = await self.service.chat(request)
+        try:
+            return [event async for event in stream], stream.usage
+        finally:
+            await stream.aclose()
+
+
+@asynccontextmanager
+async def bench(script: Script | None = None, max_running: int = 8, **config: Any) -> AsyncIterator[Bench]:
+    ended: list[Run] = []
+    engines: list[ScriptedEngine] = []
+
+    def engine() -> ScriptedEngine:
+        engines.append(ScriptedEngine(script, max_model_len=4096, max_running=max_running))
+        return engines[-1]
+
+    models = (
+        ServedModel("m", ("large",), "chat", ModelConfig(model="scripted"), None, 1, ByteTokenizer, (engine,)),
+        ServedModel(
+            "e", ("embed",), "embed", ModelConfig(model="scripted"), None, 1, ByteTokenizer, (ScriptedEmbedder,)
+        ),
+    )
+    service = Service(models, SchedulerConfig(restart_backoff_s=0.01, **config), ended.append)
+    async with asyncio.TaskGroup() as tasks:
+        await service.start(tasks)
+        try:
+            yield Bench(service, ended, engines)
+        finally:
+            await service.stop(1.0)
+
+
+def text_of(events: list[Event], choice: int = 0) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta) and event.choice == choice)
+
+
+def says(answer: str, **more: Any) -> Script:
+    return Script(rules=(Rule(answer=answer, **more),))
+
+
+async def test_a_chat_gives_text_then_the_reason_that_it_ended() -> None:
+    async with bench(says("hello")) as it:
+        events, usage = await it.chat("hi")
+        assert text_of(events) == "hello"
+        assert events[-1] == ChoiceFinished(0, "stop")
+        assert usage.completion_tokens >= 5
+        assert usage.prompt_tokens == len(it.ended[0].prompt_token_ids)
+        assert (it.ended[0].id, it.ended[0].status) == ("req", RunStatus.FINISHED)
+
+
+async def test_a_model_answers_to_its_aliases_and_to_no_other_name() -> None:
+    async with bench(says("x")) as it:
+        stream = await it.service.chat(ChatRequest(id="1", model="large", messages=(Message("user", "hi"),)))
+        assert text_of([event async for event in stream]) == "x"
+        with pytest.raises(UnknownModel, match="'huge' is not served here. Served: e, m"):
+            await it.service.chat(ChatRequest(id="2", model="huge", messages=(Message("user", "hi"),)))
+        with pytest.raises(InvalidRequest, match="makes embeddings"):
+            await it.service.chat(ChatRequest(id="3", model="embed", messages=(Message("user", "hi"),)))
+
+
+async def test_several_answers_come_side_by_side_and_the_prompt_counts_once() -> None:
+    async with bench(says("abc")) as it:
+        events, usage = await it.chat("hi", n=3)
+        assert [text_of(events, choice) for choice in range(3)] == ["abc"] * 3
+        assert sorted(event.choice for event in events if isinstance(event, ChoiceFinished)) == [0, 1, 2]
+        assert usage.prompt_tokens == len(it.ended[0].prompt_token_ids)
+        assert usage.completion_tokens == sum(run.completion_tokens for run in it.ended)
+        assert sorted(run.id for run in it.ended) == ["req-0", "req-1", "req-2"]
+
+
+async def test_more_answers_than_seats_do_not_deadlock() -> None:
+    async with bench(says("abc"), max_running=1) as it:
+        events, _ = await it.chat("hi", n=4)
+        assert [text_of(events, choice) for choice in range(4)] == ["abc"] * 4
+
+
+async def test_a_prompt_too_long_is_refused_with_both_numbers() -> None:
+    async with bench() as it:
+        await it.chat("warm up", sampling=Sampling(max_tokens=1))
+        with pytest.raises(ContextLengthExceeded, match=r"has \d+ tokens; m has a context of 4096"):
+            await it.chat("x" * 5000)
+        with pytest.raises(ContextLengthExceeded, match=r"4000 were asked for, \d+ together; m has a context of 4096"):
+            await it.chat("x" * 500, sampling=Sampling(max_tokens=4000))
+        assert len(it.ended) == 1
+
+
+async def test_a_prompt_too_long_that_came_while_the_engine_loaded_is_refused_and_gives_its_seat_back() -> None:
+    async with bench(Script(start_s=0.1)) as it:
+        with pytest.raises(ContextLengthExceeded):
+            await it.chat("x" * 5000)
+        assert it.ended[0].reason == "invalid_request"
+        assert it.service.status().running == 0
+
+
+async def test_a_stream_that_is_closed_unread_gives_its_seats_back() -> None:
+    async with bench(says("x" * 1000, tokens_per_s=10.0)) as it:
+        for n in (1, 3):
+            request = ChatRequest(id="r", model="m", messages=(Message("user", "hi"),), n=n)
+            stream = await it.service.chat(request)
+            assert it.service.status().running == n
+            await stream.aclose()
+            assert it.service.status().running == 0
+        assert {run.status for run in it.ended} == {RunStatus.ABORTED}
+
+
+async def test_a_stream_that_is_closed_in_the_middle_aborts_every_choice() -> None:
+    async with bench(says("x" * 1000, tokens_per_s=50.0)) as it:
+        request = ChatRequest(id="r", model="m", messages=(Message("user", "hi"),), n=3)
+        stream = await it.service.chat(request)
+        async for _ in stream:
+            break
+        await stream.aclose()
+        assert it.engines[0].stats().outstanding == 0
+        assert {(run.status, run.reason) for run in it.ended} == {(RunStatus.ABORTED, "client_gone")}
+
+
+async def test_when_the_engine_dies_in_mid_stream_the_reader_gets_what_was_said_and_then_the_error() -> None:
+    for n in (1, 2):
+        async with bench(says("x" * 1000, tokens_per_s=100.0, die_after_tokens=3)) as it:
+            request = ChatRequest(id="r", model="m", messages=(Message("user", "hi"),), n=n)
+            stream = await it.service.chat(request)
+            seen: list[Event] = []
+            with pytest.raises(EngineDied):
+                async for event in stream:
+                    seen.append(event)  # noqa: PERF401 - what came before the error is what is asked
+            await stream.aclose()
+            assert text_of(seen).startswith("xxx")
+
+
+async def test_a_tool_call_in_the_text_becomes_events() -> None:
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+    async with bench(says("Let me see. " + call)) as it:
+        events, _ = await it.chat("weather?", tools=(WEATHER,))
+        assert text_of(events).strip() == "Let me see."
+        opened = [event for event in events if isinstance(event, ToolCallOpened)]
+        assert [(event.index, event.name) for event in opened] == [(0, "weather")]
+        arguments = "".join(event.text for event in events if isinstance(event, ToolCallArguments))
+        assert json.loads(arguments) == {"city": "Paris"}
+        assert events[-1] == ChoiceFinished(0, "tool_calls")
+
+
+async def test_with_tool_choice_none_the_text_stays_text() -> None:
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+    async with bench(says(call)) as it:
+        events, _ = await it.chat("weather?", tools=(WEATHER,), tool_choice=ToolChoice("none"))
+        assert text_of(events) == call
+
+
+@pytest.mark.parametrize(
+    ("choice", "reason"), [(ToolChoice("named", "weather"), "stop"), (ToolChoice("required"), "tool_calls")]
+)
+async def test_a_forced_call_has_arguments_that_validate(choice: ToolChoice, reason: str) -> None:
+    async with bench() as it:
+        events, _ = await it.chat("weather?", tools=(WEATHER,), tool_choice=choice)
+        assert [event.name for event in events if isinstance(event, ToolCallOpened)] == ["weather"]
+        arguments = "".join(event.text for event in events if isinstance(event, ToolCallArguments))
+        jsonschema.validate(json.loads(arguments), WEATHER.parameters or {})
+        assert events[-1] == ChoiceFinished(0, reason)  # type: ignore[arg-type]
+        assert text_of(events) == ""
+
+
+async def test_a_forced_tool_that_is_not_there_is_refused() -> None:
+    async with bench() as it:
+        with pytest.raises(InvalidRequest, match="names 'clock'"):
+            await it.chat("?", tools=(WEATHER,), tool_choice=ToolChoice("named", "clock"))
+        with pytest.raises(InvalidRequest, match="there are no tools"):
+            await it.chat("?", tool_choice=ToolChoice("required"))
+
+
+async def test_a_grammar_over_its_bounds_never_reaches_the_engine() -> None:
+    async with bench(grammar_max_bytes=1000) as it:
+        huge = Structured("choice", ["x" * 2000])
+        with pytest.raises(InvalidGrammar):
+            await it.chat("?", sampling=Sampling(structured=huge))
+        assert it.ended == []
+
+
+async def test_completions_continue_each_prompt_n_times_in_order() -> None:
+    async with bench(Script(rules=(Rule(match="one", on="prompt", answer="1"), Rule(answer="2")))) as it:
+        request = CompletionRequest(id="r", model="m", prompts=("one", "two", (104, 105)), n=2)
+        stream = await it.service.complete(request)
+        events = [event async for event in stream]
+        assert [text_of(events, choice) for choice in range(6)] == ["1", "1", "2", "2", "2", "2"]
+        assert stream.usage.prompt_tokens == 3 + 3 + 2
+        with pytest.raises(InvalidRequest, match="outside the vocabulary"):
+            await it.service.complete(CompletionRequest(id="r", model="m", prompts=((999_999,),)))
+
+
+async def test_too_many_answers_are_refused() -> None:
+    async with bench(max_choices=4) as it:
+        with pytest.raises(InvalidRequest, match="5 answers were asked for; at most 4"):
+            await it.chat("hi", n=5)
+
+
+async def test_embeddings_are_unit_vectors_and_may_be_cut() -> None:
+    async with bench() as it:
+        request = EmbeddingRequest(id="r", model="e", inputs=("hello world", "hello there", (1, 2, 3)))
+        result = await it.service.embed(request)
+        vectors: Any = result.vectors
+        assert vectors.shape[0] == 3
+        assert (vectors**2).sum(axis=1) == pytest.approx([1.0] * 3, abs=1e-5)
+        assert result.prompt_tokens == 11 + 11 + 3
+        cut: Any = (
+            await it.service.embed(EmbeddingRequest(id="r", model="e", inputs=("hello",), dimensions=8))
+        ).vectors
+        assert cut.shape == (1, 8)
+        assert float((cut**2).sum()) == pytest.approx(1.0, abs=1e-5)
+        with pytest.raises(InvalidRequest, match="dimensions is 99999"):
+            await it.service.embed(EmbeddingRequest(id="r", model="e", inputs=("hello",), dimensions=99999))
+        assert {run.kind for run in it.ended} == {"embed"}
+
+
+async def test_an_embedding_input_too_long_is_refused_by_its_number() -> None:
+    async with bench() as it:
+        with pytest.raises(ContextLengthExceeded, match="Input 1 has 9000 tokens; e takes 8192"):
+            await it.service.embed(EmbeddingRequest(id="r", model="e", inputs=("ok", "x" * 9000)))
+        assert it.service.status().running == 0
+
+
+async def test_status_tells_what_is_missing_and_then_that_all_is_there() -> None:
+    async with bench(Script(start_s=0.2)) as it:
+        status = it.service.status()
+        assert not status.ready
+        assert status.reason is not None
+        assert status.reason.startswith("m is starting")
+        await it.chat("hi", sampling=Sampling(max_tokens=1))
+        await it.service.embed(EmbeddingRequest(id="r", model="e", inputs=("hello",)))
+        status = it.service.status()
+        assert (status.ready, status.reason) == (True, None)
+        assert [(model.name, model.ready, model.max_model_len) for model in status.models] == [
+            ("m", True, 4096),
+            ("e", True, 8192),
+        ]
