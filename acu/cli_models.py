@@ -74,8 +74,7 @@ def listing(cache_dir: Path) -> list[dict[str, Any]]:
         row["source"] = str(entry.source)
         rows.append(row | _state(entry.name, cache_dir))
     known = {row["name"] for row in rows}
-    others = [model for model in models.installed(cache_dir) if model.name not in known]
-    return rows + [{"name": model.name, "role": model.role} | _state(model.name, cache_dir) for model in others]
+    return rows + [_state(name, cache_dir) for name in models.names(cache_dir) if name not in known]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -87,7 +86,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         lines.append(
             (
                 row["name"],
-                row["role"],
+                row.get("role", "?"),
                 human(row.get("installed_bytes") or row["disk_bytes"]),
                 str(row.get("context_tokens", "?")),
                 row.get("licence", "?"),
@@ -102,12 +101,19 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def _state(name: str, cache_dir: Path) -> dict[str, Any]:
+    if not (cache_dir / models.folder_name(name)).is_dir():
+        return {"state": "absent", "path": None, "disk_bytes": 0}
     try:
         model = models.locate(name, cache_dir)
-    except ModelError as error:
-        absent = "not on this machine" in str(error)
-        return {"state": "absent" if absent else "damaged", "path": None, "disk_bytes": 0}
-    return {"state": "ready", "path": str(model.path), "disk_bytes": model.size_bytes}
+    except ModelError:
+        return {"name": name, "state": "damaged", "path": None, "disk_bytes": 0}
+    return {
+        "name": model.name,
+        "role": model.role,
+        "state": "ready",
+        "path": str(model.path),
+        "disk_bytes": model.size_bytes,
+    }
 
 
 def _pull(args: argparse.Namespace, cache_dir: Path) -> int:
@@ -124,7 +130,7 @@ def _pull(args: argparse.Namespace, cache_dir: Path) -> int:
 
 def _verify(names: list[str], cache_dir: Path) -> int:
     code = EXIT_OK
-    for name in names or [model.name for model in models.installed(cache_dir)]:
+    for name in names or models.names(cache_dir):
         try:
             with progress_bars(name) as progress:
                 model = models.verify(name, cache_dir, progress)
@@ -184,14 +190,17 @@ class _Lines:
     def __init__(self, name: str) -> None:
         self._name = name
         self._stage = ""
-        self._last = 0.0
+        self._began = self._last = 0.0
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         now = time.monotonic()
         if stage == self._stage and now - self._last < _PLAIN_EVERY_S:
             return
+        if stage != self._stage:
+            self._began = now
         amount = f" {human(done)} of {human(total)}" if done and total else ""
-        sys.stderr.write(f"{self._name}: {stage}{amount}\n")
+        elapsed = f" ({now - self._began:.0f} s)" if now - self._began >= 1 else ""
+        sys.stderr.write(f"{self._name}: {stage}{amount}{elapsed}\n")
         sys.stderr.flush()
         self._stage, self._last = stage, now
 

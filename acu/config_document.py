@@ -8,6 +8,7 @@ duplicate keys, anchors, aliases, merge keys, tags, documents over a megabyte.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,33 +86,36 @@ class _Builder:
         import yaml  # only when there is a file or a variable: it costs a start 20 ms
 
         try:
-            tokens = yaml.scan(text, Loader=yaml.SafeLoader)
-            for token in tokens:
-                if isinstance(token, yaml.AliasToken | yaml.AnchorToken | yaml.TagToken):
-                    word = type(token).__name__.removesuffix("Token").lower()
-                    raise ConfigError([f"{self._at(token.start_mark)}: a YAML {word} is not accepted; write it out"])
+            self._scan(yaml.scan(text, Loader=yaml.SafeLoader))
             node = yaml.compose(text, Loader=yaml.SafeLoader)
         except yaml.MarkedYAMLError as error:
             where = self._at(error.problem_mark) if error.problem_mark else self.source
             raise ConfigError([f"{where}: not YAML: {error.problem}"]) from error
         except yaml.YAMLError as error:
             raise ConfigError([f"{self.source}: not YAML: {' '.join(str(error).split())}"]) from error
-        except RecursionError as error:
-            raise ConfigError([f"{self.source}: nested too deeply"]) from error
-        return None if node is None else self._value(node, "", 0)
+        return None if node is None else self._value(node, "")
 
-    def _value(self, node: yaml.Node, path: str, depth: int) -> Any:
-        if depth > MAX_DEPTH:
-            raise ConfigError([f"{self._at(node.start_mark)}: nested deeper than {MAX_DEPTH} levels"])
+    def _scan(self, tokens: Iterator[yaml.Token]) -> None:
+        """Refuse what is not in the subset before anything is built of it: the builder's time grows with the square."""
+        depth = 0
+        for token in tokens:
+            kind = type(token).__name__.removesuffix("Token")
+            if kind in {"Alias", "Anchor", "Tag"}:
+                raise ConfigError([f"{self._at(token.start_mark)}: a YAML {kind.lower()} is not accepted; write it out"])
+            depth += kind.endswith("Start") - kind.endswith("End")
+            if depth > MAX_DEPTH:
+                raise ConfigError([f"{self._at(token.start_mark)}: nested deeper than {MAX_DEPTH} levels"])
+
+    def _value(self, node: yaml.Node, path: str) -> Any:
         kind = type(node).__name__
         if kind == "MappingNode":
-            return self._mapping(node, path, depth)
+            return self._mapping(node, path)
         if kind == "SequenceNode":
-            return [self._value(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(node.value)]
+            return [self._value(item, f"{path}[{index}]") for index, item in enumerate(node.value)]
         quoted = getattr(node, "style", None) is not None
         return node.value if quoted else plain_scalar(node.value)
 
-    def _mapping(self, node: yaml.Node, path: str, depth: int) -> dict[str, Any]:
+    def _mapping(self, node: yaml.Node, path: str) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if type(key_node).__name__ != "ScalarNode" or key_node.value == "<<":
@@ -122,7 +126,7 @@ class _Builder:
             if key in values:
                 self.problems.append(Problem(inner, f"given twice, in line {self.lines[inner]} and in line {line}"))
             self.lines[inner] = line
-            values[key] = self._value(value_node, inner, depth + 1)
+            values[key] = self._value(value_node, inner)
         return values
 
     def _at(self, mark: Any) -> str:

@@ -101,6 +101,7 @@ class Service:
         self._on_run_end = on_run_end
         self._on_engine_change = on_engine_change
         self._scheduler = Scheduler(config, on_run_end)
+        self._grammar_limits = grammar.GrammarLimits.of(config)
         self._encoder = ThreadPoolExecutor(2, thread_name_prefix="encode")
         self._tasks: asyncio.TaskGroup | None = None
         self._models = [self._model(served) for served in models]
@@ -318,7 +319,7 @@ class Service:
 
     def _check_grammar(self, structured: Structured | None) -> None:
         if structured is not None:
-            grammar.check(structured, self._config)
+            grammar.check(structured, self._grammar_limits)
 
     async def _ids(
         self, tokenizer: Tokenizer, prompt: str | tuple[int, ...], param: str, *, special: bool = True

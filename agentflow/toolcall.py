@@ -1,7 +1,7 @@
 """One tool call, understood while it is being written. Pure: the ground that toolparser.py stands on.
 
-`ValueScanner` finds the end of a JSON value; `CallScanner` reads one call and passes its arguments on as they come. Both
-take pieces of any cut, look at each character once, and do not recurse, however deep the value is.
+`ValueScanner` finds the end of a JSON value; `CallScanner` reads one call and passes its arguments on as they come.
+Both take pieces of any cut, look at each character once, and do not recurse, however deep the value is.
 """
 
 from __future__ import annotations

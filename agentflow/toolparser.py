@@ -12,8 +12,8 @@ events, but for where Text and CallArguments are divided.
 order of the keys. They are not validated beyond their brackets: they may lack sense, but they end where they end.
 
 **Nothing is lost.** Text that looks like the beginning of a marker is held back until it is one or is not. What turns
-out to be no call, or ends before its time, comes back whole in a Malformed; an object in llama3's form that is no call of a
-known function comes back as Text. White space is dropped around calls, and nowhere else.
+out to be no call, or ends before its time, comes back whole in a Malformed; an object in llama3's form that is no call
+of a known function comes back as Text. White space is dropped around calls, and nowhere else.
 """
 
 from __future__ import annotations

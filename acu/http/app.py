@@ -100,7 +100,8 @@ class Face:
         request = exchange.request
         exchange.route = next(iter(methods.values())).path
         allowed = ", ".join([*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"])
-        if request.method == "OPTIONS" and "Origin" not in request.headers:
+        if request.method == "OPTIONS":
+            self._gate.refuse_web_pages(request, exchange.peer)
             return exchange.answer(b"", "application/json", status=204, headers={"Allow": allowed})
         raise HttpError(
             405,

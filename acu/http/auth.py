@@ -152,13 +152,14 @@ class Gate:
         """The caller, or HttpError 400, 401 or 403."""
         if scope == "open":
             return Caller(name="-")
-        self._refuse_web_pages(request, peer)
+        self.refuse_web_pages(request, peer)
         caller = self._identify(request, peer, scope)
         if scope == "admin" and not caller.admin:
             raise _missing_scope("admin")
         return caller
 
-    def _refuse_web_pages(self, request: web.BaseRequest, peer: Peer) -> None:
+    def refuse_web_pages(self, request: web.BaseRequest, peer: Peer) -> None:
+        """HttpError 400 or 403 for what a browser may have sent on behalf of a page."""
         host = request.headers.get("Host", "").lower()
         if not host and request.version >= HttpVersion11:
             raise BadRequest("The request has no Host header.", code="invalid_header")

@@ -36,11 +36,12 @@ NO_PEER = Peer("tcp", loopback=False)
 class Connection(RequestHandler):
     """One client connection."""
 
-    __slots__ = ("_face", "_head_bytes", "_head_timer", "_payload", "_settings", "peer")
+    __slots__ = ("_face", "_head_bytes", "_head_timer", "_payload", "_settings", "peer", "unanswered")
 
     def __init__(self, server: FaceServer, face: Face, **options: Any) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
         self.peer = NO_PEER
+        self.unanswered = False  # whether the last request that was read still waits for its answer
         self._face = face
         self._settings = face.settings
         self._payload: StreamReader = EMPTY_PAYLOAD
@@ -62,12 +63,14 @@ class Connection(RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Parse, and watch over headers that do not come whole."""
         before = self._request_count
+        in_body = not self._payload.is_eof()
         super().data_received(data)
         if self._request_count != before:
             if self._messages:
                 self._payload = self._messages[-1][1]
+                self.unanswered = True
             self._forget_head()
-        elif data and self._payload.is_eof() and not self._force_close and not self._close:
+        elif data and not in_body and not self._force_close and not self._close:
             self._head_continues(len(data))
 
     def _head_continues(self, size: int) -> None:
@@ -98,10 +101,19 @@ class Connection(RequestHandler):
         else:
             self.close()
 
-    def eof_received(self) -> None:
-        """The client sends no more: whatever it had begun stays incomplete."""
+    def stop_lingering(self) -> None:
+        """There is no more of the body to be read away."""
+        self._lingering_time = 0.0
+
+    def eof_received(self) -> bool:
+        """The client sends no more: it is gone, or has truncated its request. True keeps the connection for the answer."""
         if self._head_bytes:
             self._cut(HttpError(400, "The request ends within its headers.", code="truncated_request"))
+        elif self.unanswered and not self._payload.is_eof() and not self.ssl_context:
+            self._payload.set_exception(web.RequestPayloadError("it ends too soon"))
+            self.close()
+            return True
+        return False
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Nothing more will come."""
@@ -154,7 +166,12 @@ class FaceServer(web.Server):
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
         assert isinstance(connection, Connection)
-        return await self._face.handle(request, connection.peer)
+        try:
+            return await self._face.handle(request, connection.peer)
+        finally:
+            connection.unanswered = False
+            if request.content.exception() is not None:
+                connection.stop_lingering()
 
 
 class FaceRunner(web.ServerRunner):
@@ -193,6 +210,8 @@ def parse_error(error: BaseException | None) -> HttpError:
     if isinstance(error, BadHttpMethod):
         return HttpError(400, "This is not HTTP, or its method is none.", code="bad_request_line", close=True)
     text = str(getattr(error, "message", "")).partition("\n")[0][:120]
+    if text.startswith("Too many headers"):
+        return HttpError(431, "There are too many headers.", code="headers_too_large", close=True)
     printable = text if text.isascii() and text.isprintable() else "the request cannot be parsed"
     return HttpError(400, f"The request is not valid HTTP: {printable.rstrip(':.')}.", code="bad_request", close=True)
 

@@ -1,6 +1,6 @@
 """The models: which ones ACU knows, and the cache on the NVMe disk that it loads them from."""
 
-from acu.models.cache import LocalModel, Manifest, installed, locate, remove, verify
+from acu.models.cache import LocalModel, Manifest, folder_name, installed, locate, names, remove, verify
 from acu.models.catalogue import HubSource, ModelEntry, Role, WheelSource, catalogue, find
 from acu.models.preload import Preloaded, preload
 from acu.models.progress import Progress, silent
@@ -17,8 +17,10 @@ __all__ = [
     "WheelSource",
     "catalogue",
     "find",
+    "folder_name",
     "installed",
     "locate",
+    "names",
     "preload",
     "pull",
     "remove",

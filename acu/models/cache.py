@@ -100,19 +100,28 @@ def locate(model: str, cache_dir: Path) -> LocalModel:
     folder = cache_dir / folder_name(name)
     if entry is None and not is_hub_id(model) and not folder.is_dir():
         raise ModelNotFound(not_found(model, [known.name for known in catalogue()]))
+    return cached(folder, name)
+
+
+def cached(folder: Path, name: str) -> LocalModel:
+    """The model in a folder of the cache. Raises `ModelIncomplete` unless it is valid."""
     manifest = read_manifest(folder, name)
-    return LocalModel(name=name, path=folder, size_bytes=sum(f.size for f in manifest.files), role=manifest.role)
+    size = sum(record.size for record in manifest.files)
+    return LocalModel(name=manifest.name, path=folder, size_bytes=size, role=manifest.role)
 
 
 def installed(cache_dir: Path) -> tuple[LocalModel, ...]:
     """The valid models in the cache, by name. What is damaged or half removed is left out."""
     models = []
-    for path in sorted(cache_dir.glob(f"[!.]*/{MANIFEST}")):
+    for name in names(cache_dir):
         with contextlib.suppress(ModelError):
-            manifest = read_manifest(path.parent, path.parent.name)
-            size = sum(record.size for record in manifest.files)
-            models.append(LocalModel(name=manifest.name, path=path.parent, size_bytes=size, role=manifest.role))
+            models.append(cached(cache_dir / name, name))
     return tuple(models)
+
+
+def names(cache_dir: Path) -> tuple[str, ...]:
+    """The folders in the cache, valid or not, in order. `locate` takes them as names."""
+    return tuple(sorted(path.name for path in cache_dir.glob("[!.]*") if path.is_dir()))
 
 
 def read_manifest(folder: Path, name: str) -> Manifest:

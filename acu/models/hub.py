@@ -49,8 +49,8 @@ def explain(repo: str, error: Exception) -> str:
         return f"the hub no longer has this commit of {repo}."
     reason = " ".join(str(error).split())[:300] or type(error).__name__
     return (
-        f"the model hub does not answer for {repo} ({reason}). Without a way to the hub, copy the model's folder to this "
-        "machine and run `acu models pull NAME --from FOLDER`."
+        f"the model hub does not answer for {repo} ({reason}). Without a way to the hub, copy the model's folder to "
+        "this machine and run `acu models pull NAME --from FOLDER`."
     )
 
 

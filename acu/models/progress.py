@@ -14,8 +14,6 @@ def human(size: int) -> str:
     """A size in bytes for people, in powers of ten: 5_580_000_000 -> "5.58 GB"."""
     if size < 1000:
         return f"{size} B"
-    for unit, scale in (("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
-        value = size / scale
-        if value < 999.5 or unit == "GB":
-            break
+    unit, scale = next(((u, s) for u, s in (("kB", 1e3), ("MB", 1e6)) if size / s < 999.5), ("GB", 1e9))
+    value = size / scale
     return f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f} {unit}"

@@ -45,7 +45,7 @@ def pull(
     with cache.locked(cache_dir, target.name, progress):
         if not force:
             try:
-                return cache.locate(name, cache_dir)
+                return cache.cached(target, name)
             except ModelIncomplete:
                 pass  # this is what a pull is for
         staging = cache_dir / f".staging-{target.name}"
@@ -63,7 +63,7 @@ def pull(
             raise ModelError(f"pulling {name} failed: {error}") from error
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-    return cache.locate(name, cache_dir)
+    return cache.cached(target, name)
 
 
 def _entry(model: str, folder: Path | None) -> ModelEntry | None:

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct
 
 from acu.errors import ChecksumMismatch, ConversionFailed, NoSpace, SourceUnreachable, UnsafeModel
-from acu.models import safety
+from acu.models import safety, tied
 from acu.models.cache import hash_file
 from acu.models.catalogue import HubSource, WheelSource
 from acu.models.progress import Progress, human
@@ -203,7 +203,7 @@ def _run(
     argv: Sequence[str], settings: Sequence[str] = (), watch: Callable[[], None] = lambda: None
 ) -> subprocess.CompletedProcess[str]:
     """Run `python -m argv...` with more environment `settings`, tied to this process; `watch` is called meanwhile."""
-    command = ["env", *settings, sys.executable, "-m", "acu.models.tied", str(os.getpid()), *argv]
+    command = ["env", *settings, sys.executable, "-P", tied.__file__, str(os.getpid()), *argv]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         try:
             while True:

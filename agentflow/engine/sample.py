@@ -1,4 +1,4 @@
-"""The smallest instances of JSON schemas and of regular expressions, for the scripted engine. Pure.
+"""The smallest instances of JSON schemas and regular expressions, for the scripted engine. Pure.
 
 Only what a schema requires is made: required properties, minimal items, the first of several choices. Work and output
 are bounded, so that a hostile schema costs no more than an honest one.
@@ -7,9 +7,10 @@ are bounded, so that a hostile schema costs no more than an honest one.
 from __future__ import annotations
 
 import math
-import re._constants as sre
-import re._parser as sre_parser
 from typing import Any
+
+from agentflow.regex import RegexError, shortest_match
+from agentflow.schema import resolve
 
 _MAX_NODES = 5_000
 _MAX_DEPTH = 100
@@ -34,16 +35,18 @@ class Unsatisfiable(Exception):
 
 def schema_sample(schema: Any) -> Any:
     """A JSON value that `schema` allows. Raises Unsatisfiable."""
-    return _Sampler(schema).make(schema, 0)
+    try:
+        return _Sampler(schema).make(schema, 0)
+    except OverflowError as error:
+        raise Unsatisfiable("a number in it is too large") from error
 
 
 def regex_sample(pattern: str) -> str:
     """A text that `pattern` matches as a whole. Raises Unsatisfiable."""
     try:
-        parsed = sre_parser.parse(pattern)
-    except (sre.error, RecursionError, OverflowError) as error:
-        raise Unsatisfiable(f"the regular expression is wrong: {error}") from error
-    return _regex_text(parsed, 0)
+        return shortest_match(pattern)
+    except RegexError as error:
+        raise Unsatisfiable(f"the regular expression {error}") from error
 
 
 class _Sampler:
@@ -115,19 +118,11 @@ class _Sampler:
         items = schema.get("items", True)
         return [self.make(prefix[i] if i < len(prefix) else items, depth + 1) for i in range(count)]
 
-    def _resolve(self, ref: Any) -> Any:
-        if not isinstance(ref, str) or not ref.startswith("#"):
-            raise Unsatisfiable(f"the reference {ref!r} is not a local one")
-        node = self._root
-        for part in ref[1:].split("/")[1:]:
-            key = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(node, dict) and key in node:
-                node = node[key]
-            elif isinstance(node, list) and key.isdecimal() and int(key) < len(node):
-                node = node[int(key)]
-            else:
-                raise Unsatisfiable(f"the reference {ref!r} leads nowhere")
-        return node
+    def _resolve(self, reference: Any) -> Any:
+        try:
+            return resolve(self._root, reference)
+        except LookupError as error:
+            raise Unsatisfiable(f"the reference {reference!r} leads nowhere") from error
 
 
 def _merged(*schemas: Any) -> dict[str, Any]:
@@ -183,76 +178,3 @@ def _number(schema: dict[str, Any], *, whole: bool) -> float:
     if not low <= number <= high:
         raise Unsatisfiable("no number lies within its bounds")
     return int(number) if whole or float(number).is_integer() else number
-
-
-def _regex_text(parsed: Any, depth: int) -> str:
-    """The text of a parsed expression: each repetition as short, each choice as early as it can be."""
-    if depth > _MAX_DEPTH:
-        raise Unsatisfiable("the regular expression is nested too deeply")
-    parts: list[str] = []
-    size = 0
-    for op, value in parsed:
-        parts.append(_regex_part(op, value, depth))
-        size += len(parts[-1])
-        if size > _MAX_CHARACTERS:
-            raise Unsatisfiable("its smallest instance is too large")
-    return "".join(parts)
-
-
-def _regex_part(op: Any, value: Any, depth: int) -> str:
-    match op:
-        case sre.LITERAL:
-            return chr(value)
-        case sre.NOT_LITERAL:
-            return _other_than({chr(value)})
-        case sre.ANY:
-            return "a"
-        case sre.IN:
-            return _from_set(value)
-        case sre.MAX_REPEAT | sre.MIN_REPEAT | sre.POSSESSIVE_REPEAT:
-            least, _, body = value
-            if least == 0:
-                return ""
-            text = _regex_text(body, depth + 1)
-            if len(text) * least > _MAX_CHARACTERS:
-                raise Unsatisfiable("its smallest instance is too large")
-            return text * least
-        case sre.BRANCH:
-            return _regex_text(value[1][0], depth + 1)
-        case sre.SUBPATTERN:
-            return _regex_text(value[3], depth + 1)
-        case sre.ATOMIC_GROUP:
-            return _regex_text(value, depth + 1)
-        case sre.AT:
-            return ""
-        case _:
-            raise Unsatisfiable(f"the regular expression uses {str(op).lower()}")
-
-
-def _from_set(items: Any) -> str:
-    """A character of a set such as `[a-z_]`, or one that a negated set leaves."""
-    matched = re_set_characters(items)
-    if items and items[0][0] is sre.NEGATE:
-        return _other_than(matched)
-    return min(matched)
-
-
-def re_set_characters(items: Any) -> set[str]:
-    """Characters of a set: the first of each range (all of a short one), and samples of the classes."""
-    samples = {sre.CATEGORY_DIGIT: "0", sre.CATEGORY_WORD: "a", sre.CATEGORY_SPACE: " "}
-    found: set[str] = set()
-    for op, value in items:
-        if op is sre.LITERAL:
-            found.add(chr(value))
-        elif op is sre.RANGE:
-            found.update(chr(code) for code in range(value[0], min(value[1], value[0] + 512) + 1))
-        elif op is sre.CATEGORY:
-            found.add(samples.get(value, "~"))
-    return found
-
-
-def _other_than(excluded: set[str]) -> str:
-    for code in (*range(0x61, 0x7B), *range(0x21, 0x61), *range(0xA1, 0x2000)):
-        if chr(code) not in excluded:
-            return chr(code)
-    raise Unsatisfiable("a set of the regular expression leaves no character")

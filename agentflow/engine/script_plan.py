@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from typing import Any
 from zlib import crc32
 
-from jsonschema import Draft202012Validator
 from msgspec import Struct
 
 from agentflow.engine.protocol import Delta
@@ -171,9 +170,12 @@ def _structured(structured: Structured, answer: str) -> str:
 
 
 def _is_instance(schema: Any, text: str) -> bool:
-    if "pattern" in json.dumps(schema):  # validating would match the request's expression
-        return False
+    # Here, because it takes 0.1 s to import and few answers need it.
+    from jsonschema import Draft202012Validator
+
     try:
+        if "pattern" in json.dumps(schema):  # validating would match the request's expression
+            return False
         return bool(Draft202012Validator(schema).is_valid(json.loads(text)))
     except (ValueError, RecursionError):
         return False

@@ -87,7 +87,8 @@ def refusal(sentence: str, known: Iterable[str]) -> BadRequest:
             code="invalid_type",
         )
     where = f" for '{param}'" if param else ""
-    return BadRequest(f"Invalid value{where}: {_short(what).replace('`', '')}.", param=param, code="invalid_value")
+    what = re.sub("`(\\w+)`", lambda name: _PLAIN.get(name[1], name[1]), _short(what))
+    return BadRequest(f"Invalid value{where}: {what[:1].lower()}{what[1:]}.", param=param, code="invalid_value")
 
 
 def clean_text(text: str, param: str) -> str:
@@ -131,7 +132,7 @@ def _malformed(sentence: str, body: bytes) -> BadRequest:
         return BadRequest(
             "The body holds a lone surrogate (\\ud800 to \\udfff), which is no character.", code="invalid_json"
         )
-    return BadRequest(f"The body is not valid JSON: {_short(sentence)}.", code="invalid_json")
+    return BadRequest(f"The body is not valid JSON: {_short(sentence.removeprefix('JSON is malformed: '))}.", code="invalid_json")
 
 
 def _has_lone_surrogate(body: bytes) -> bool:

@@ -1,0 +1,218 @@
+"""Connections: their limits, their timeouts and their end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from acu.http.audit import Hooks
+from acu.http.auth import Keys
+from acu.http.settings import HttpSettings
+from tests.acu.http.hostile import chat, request
+from tests.acu.http.raw import read_reply, talk
+from tests.acu.http.serving import Served, serving
+
+
+async def connect(served: Served) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", served.port)
+
+
+async def test_a_connection_serves_many_requests() -> None:
+    async with serving() as served:
+        reader, writer = await connect(served)
+        for _ in range(3):
+            writer.write(request(chat()))
+            assert (await read_reply(reader)).status == 200
+        writer.close()
+
+
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    async with serving() as served:
+        reader, writer = await connect(served)
+        paths = ["/healthz", "/v1/models", "/nowhere", "/readyz"]
+        writer.write(b"".join(request(method="GET", path=path) for path in paths))
+        statuses = [(await read_reply(reader)).status for _ in paths]
+        writer.close()
+    assert statuses == [200, 200, 404, 200]
+    assert [record["path"] for record in served.records] == paths
+
+
+async def test_head_has_the_headers_of_get_and_no_body() -> None:
+    async with serving() as served:
+        reader, writer = await connect(served)
+        writer.write(request(method="HEAD", path="/healthz") + request(method="GET", path="/healthz"))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK")
+        assert (await read_reply(reader)).body == b'{"status":"ok"}'
+        writer.close()
+
+
+async def test_options_names_the_methods_and_gives_no_leave_to_pages() -> None:
+    async with serving() as served:
+        reply = await talk(served, iter([request(method="OPTIONS", content_type=None)]))
+    assert (reply.status, reply.headers["allow"]) == (204, "POST, OPTIONS")
+    assert not [name for name in reply.headers if name.startswith("access-control")]
+
+
+async def test_expect_100_continue_is_answered_before_the_body() -> None:
+    body = chat()
+    async with serving() as served:
+        reader, writer = await connect(served)
+        writer.write(request(length=len(body), extra="Expect: 100-continue\r\n"))
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(body)
+        assert (await read_reply(reader)).status == 200
+        writer.write(request(length=20_000_000, extra="Expect: 100-continue\r\n"))
+        assert (await read_reply(reader)).status == 413
+        writer.close()
+
+
+async def test_one_connection_too_many_is_told_so_and_closed() -> None:
+    async with serving(HttpSettings(max_connections=3)) as served:
+        held = [await connect(served) for _ in range(3)]
+        for reader, writer in held:
+            writer.write(request(method="GET", path="/healthz"))
+            assert (await read_reply(reader)).status == 200
+        reader, writer = await connect(served)
+        reply = await read_reply(reader)
+        assert (reply.status, reply.error["code"]) == (503, "too_many_connections")
+        assert await reader.read() == b""
+        writer.close()
+        held[0][1].close()
+        async with asyncio.timeout(5):
+            while served.runner.open_connections == 3:
+                await asyncio.sleep(0.005)
+        assert (await talk(served, iter([request(method="GET", path="/healthz")]))).status == 200
+        for _, writer in held:
+            writer.close()
+
+
+async def test_a_thousand_idle_connections_do_not_keep_others_out() -> None:
+    async with serving() as served:
+        idle = await asyncio.gather(*(connect(served) for _ in range(400)))
+        assert (await talk(served, iter([request(chat())]))).status == 200
+        assert served.runner.open_connections >= 400
+        for _, writer in idle:
+            writer.transport.abort()
+        async with asyncio.timeout(5):
+            while served.runner.open_connections:
+                await asyncio.sleep(0.01)
+
+
+async def test_an_idle_connection_is_closed_in_silence() -> None:
+    async with serving(HttpSettings(idle_timeout_s=0.2)) as served:
+        reader, writer = await connect(served)
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        reader, writer = await connect(served)
+        writer.write(request(method="GET", path="/healthz"))
+        assert (await read_reply(reader)).status == 200
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+
+
+async def test_headers_that_come_in_pieces_but_in_time_are_served() -> None:
+    async with serving(HttpSettings(header_timeout_s=2)) as served:
+        raw = request(chat())
+        pieces = [piece for byte in (raw[i : i + 20] for i in range(0, len(raw), 20)) for piece in (byte, 0.001)]
+        assert (await talk(served, iter(pieces))).status == 200
+
+
+@pytest.mark.parametrize("cut", range(0, 400, 13))
+async def test_a_request_may_be_cut_anywhere(cut: int) -> None:
+    raw = request(chat(), extra="X-Filler: " + "f" * 100 + "\r\n")
+    async with serving(HttpSettings(header_timeout_s=0.2, body_timeout_s=0.2)) as served:
+        whole = await talk(served, iter([raw[:cut], 0.01, raw[cut:]]))
+        assert whole.status == 200
+        if 0 < cut < len(raw):
+            late = await talk(served, iter([raw[:cut]]))
+            assert (late.status, late.error["code"]) in {(408, "header_timeout"), (408, "body_timeout")}
+
+
+async def test_draining_ends_connections_after_their_answer_and_cuts_no_stream() -> None:
+    async with serving(shutdown_timeout=10) as served:
+        stream_reader, stream_writer = await connect(served)
+        body = chat(messages=[{"role": "user", "content": "slow"}], stream=True, max_tokens=30)
+        stream_writer.write(request(body))
+        await stream_reader.readuntil(b'"role"')
+        kept_reader, kept_writer = await connect(served)
+        kept_writer.write(request(method="GET", path="/healthz"))
+        assert not (await read_reply(kept_reader)).closed
+        served.runner.begin_drain()
+        drained = asyncio.create_task(served.service.drain(10))
+        kept_writer.write(request(chat()))
+        refused = await read_reply(kept_reader)
+        assert (refused.status, refused.error["code"], refused.closed) == (503, "draining", True)
+        assert int(refused.headers["retry-after-ms"]) > 0
+        assert await kept_reader.read() == b""
+        rest = await stream_reader.readuntil(b"0\r\n\r\n")
+        assert rest.count(b'"content":"s"') == 30
+        assert b"data: [DONE]" in rest
+        await drained
+        stream_writer.close()
+        kept_writer.close()
+
+
+async def test_cleanup_ends_what_is_still_in_flight_when_its_time_is_over() -> None:
+    async with serving(shutdown_timeout=0.1) as served:
+        reader, writer = await connect(served)
+        writer.write(request(chat(messages=[{"role": "user", "content": "slow"}], stream=True)))
+        await reader.readuntil(b'"role"')
+        await served.runner.cleanup()
+        assert b"[DONE]" not in await reader.read()
+        await served.idle()
+        writer.close()
+
+
+async def test_the_sockets_owner_sees_the_status_and_tcp_does_not() -> None:
+    async with serving(hooks=Hooks(daemon_status=lambda: {"pid": 42})) as served:
+        reader, writer = await asyncio.open_unix_connection(served.unix)
+        writer.write(request(method="GET", path="/acu/v1/status"))
+        report = msgspec.json.decode((await read_reply(reader)).body)
+        writer.close()
+        assert (await talk(served, iter([request(method="GET", path="/acu/v1/status")]))).status == 403
+    assert report["daemon"] == {"pid": 42}
+    assert [model["name"] for model in report["service"]["models"]] == ["scripted", "scripted-embed"]
+
+
+async def test_metrics_show_less_to_strangers() -> None:
+    hooks = Hooks(render_metrics=lambda full: b"everything" if full else b"basics")
+    async with serving(hooks=hooks) as served:
+        stranger = await talk(served, iter([request(method="GET", path="/metrics")]))
+        reader, writer = await asyncio.open_unix_connection(served.unix)
+        writer.write(request(method="GET", path="/metrics"))
+        owner = await read_reply(reader)
+        writer.close()
+    assert (stranger.body, owner.body) == (b"basics", b"everything")
+    assert stranger.headers["content-type"].startswith("text/plain; version=")
+
+
+async def test_with_keys_the_audit_tells_who_did_what_and_no_content(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    path.write_text("- {name: team, key: sk-team-0123456789, tenant: blue}")
+    path.chmod(0o600)
+    async with serving(keys=Keys(path)) as served:
+        refused = await talk(served, iter([request(chat())]))
+        served_reply = await talk(
+            served, iter([request(chat(), extra="Authorization: Bearer sk-team-0123456789\r\n")])
+        )
+        first, second = await served.recorded(2)
+    assert refused.status == 401
+    assert refused.headers["www-authenticate"] == "Bearer"
+    assert (first["status"], first["code"], first["key"]) == (401, "missing_api_key", "-")
+    assert served_reply.status == 200
+    wanted: dict[str, Any] = {
+        "key": "team", "tenant": "blue", "method": "POST", "route": "/v1/chat/completions", "model": "scripted",
+        "status": 200, "streamed": False, "peer": "127.0.0.1", "uid": None, "reason": None,
+    }  # fmt: skip
+    assert wanted.items() <= second.items()
+    assert second["prompt_tokens"] > 0
+    assert second["completion_tokens"] > 0
+    everything = msgspec.json.encode(served.records)
+    assert b"hello" not in everything
+    assert b"sk-team" not in everything
+    assert served.responses == [("/v1/chat/completions", 401), ("/v1/chat/completions", 200)]

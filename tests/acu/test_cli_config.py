@@ -1,0 +1,87 @@
+"""acu config: the schema, the check, the effective values, and the reference that documents every field."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from acu.cli_config import reference
+from acu.config import AcuConfig
+from acu.config_fields import fields_of
+from tests.acu.running import ROOT, acu
+
+
+def test_every_field_is_documented() -> None:
+    lacking = [field.path for field in fields_of(AcuConfig) if len(field.description) < 10]
+    assert lacking == []
+
+
+def test_times_and_sizes_say_their_unit() -> None:
+    units = {"_s": "second", "_mb": "MiB"}
+    for field in fields_of(AcuConfig):
+        for suffix, word in units.items():
+            if field.path.endswith(suffix):
+                assert word.lower() in field.description.lower(), field.path
+
+
+def test_the_reference_page_is_up_to_date() -> None:
+    page = ROOT / "docs" / "configuration.md"
+    assert page.read_text() == reference().rstrip() + "\n", "run: acu config reference > docs/configuration.md"
+
+
+def test_the_schema_takes_what_the_reader_takes_and_refuses_unknown_keys(clean_environ: dict[str, str]) -> None:
+    done = acu("config", "schema", environ=clean_environ)
+    assert done.returncode == 0
+    schema = json.loads(done.stdout)
+    jsonschema.validate({"models": {"large": {"model": "m", "max_running": 2}}}, schema)
+    for wrong in ({"netwrk": {}}, {"network": {"socket_mode": "abc"}}, {"models": {"large": {"max_running": 0}}}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)
+
+
+def test_check_says_valid_or_every_problem(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("daemon: {log_level: debug}\n")
+    bad.write_text("daemon: {log_levl: debug}\nscheduler: {queue_limit: -1}\n")
+    done = acu("config", "check", str(good), environ=clean_environ)
+    assert (done.returncode, done.stdout) == (0, f"{good}: valid\n")
+    done = acu("config", "check", str(bad), environ=clean_environ)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        f"acu: daemon.log_levl: unknown key; did you mean log_level? ({bad}:1)",
+        f"acu: scheduler.queue_limit: -1: expected integer 1..100000 ({bad}:2)",
+    ]
+
+
+def test_check_looks_at_the_file_and_not_at_the_environment(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    good = tmp_path / "good.yaml"
+    good.write_text("{}\n")
+    assert acu("config", "check", str(good), environ={**clean_environ, "ACU_BAD": "1"}).returncode == 0
+
+
+def test_show_tells_where_each_value_came_from(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    file = tmp_path / "acu.yaml"
+    file.write_text("models:\n  large: {model: m, engine_args: {a: {b: 1}}}\n")
+    environ = {**clean_environ, "ACU_CONFIG": str(file), "ACU_DAEMON__LOG_LEVEL": "error"}
+    shown = json.loads(acu("config", "show", "--json", environ=environ).stdout)
+    assert shown["file"] == str(file)
+    assert shown["config"]["daemon"]["log_level"] == "error"
+    assert shown["origins"]["daemon.log_level"] == "ACU_DAEMON__LOG_LEVEL"
+    assert shown["origins"]["daemon.log_format"] == "default"
+    assert shown["origins"]["models.large.model"] == f"{file}:2"
+    assert shown["origins"]["models.large.dtype"] == "default"
+    table = acu("config", "show", environ=environ).stdout
+    assert f"# file: {file}" in table
+    assert "daemon.log_level" in table
+
+
+def test_the_shown_configuration_is_itself_valid(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    shown = json.loads(acu("config", "show", "--json", environ=clean_environ).stdout)
+    file = tmp_path / "again.yaml"
+    file.write_text(yaml.safe_dump(shown["config"]))
+    assert acu("config", "check", str(file), environ=clean_environ).returncode == 0

@@ -1,0 +1,16 @@
+"""Shared by all tests."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def real_model_cache() -> Path:
+    """The model cache for tests with real models: the daemon's own default, so that a machine converts only once.
+
+    A test pulls what it needs (`models.pull(name, real_model_cache)`), which costs nothing when it is there, and
+    changes nothing else in it.
+    """
+    return Path(os.environ.get("ACU_TEST_MODEL_CACHE", "~/.cache/acu/models")).expanduser()
