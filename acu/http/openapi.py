@@ -24,10 +24,13 @@ MEANINGS = {
     415: "The body is not application/json, or has a Content-Encoding.",
     417: "The expectation cannot be met.",
     429: "The queue is full: try again after the time given.",
+    431: "The headers are too large.",
     500: "The server failed.",
     503: "The server cannot take the request now: try again after the time given.",
     504: "The deadline passed before the request could be taken.",
 }
+
+ANY_REQUEST = (400, 405, 408, 431, 500, 503)  # what a request may meet wherever it goes
 
 
 def routes(others: tuple[Route, ...]) -> tuple[Route, ...]:
@@ -127,7 +130,7 @@ def _responses(route: Route, schemas: dict[int, Any]) -> dict[str, Any]:
     for status, answers in route.answers.items():
         content = {answer.content_type: _schema(answer, schemas) for answer in answers}
         responses[str(status)] = {"description": " ".join(answer.description for answer in answers), "content": content}
-    refusals = {400, 405, 500, *route.refusals}
+    refusals = {*ANY_REQUEST, *route.refusals}
     if route.scope != "open":
         refusals |= {401, 403}
     error = {"application/json": {"schema": schemas[id(ErrorResponse)]}}

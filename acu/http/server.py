@@ -16,6 +16,7 @@ the last of its connection; `close` waits for the requests in flight, then cance
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from typing import Any
@@ -29,6 +30,7 @@ from acu.http.app import Face
 from acu.http.errors import HttpError, raw_response
 from acu.http.exchange import Peer
 
+FLUSH_S = 1.0
 LINGER_S = 2.0  # how long a refused body is read away, so that the client gets to read the refusal
 NO_PEER = Peer("tcp", loopback=False)
 
@@ -159,6 +161,11 @@ class FaceServer(web.Server):
         """How many connections there are."""
         return len(self._connections)
 
+    @property
+    def transports(self) -> list[asyncio.Transport]:
+        """The transports of all connections."""
+        return [connection.transport for connection in self._connections if connection.transport is not None]
+
     def __call__(self) -> Connection:
         """A protocol for a connection that was just accepted."""
         return Connection(self, self._face, **self._options)
@@ -196,6 +203,18 @@ class FaceRunner(web.ServerRunner):
     def begin_drain(self) -> None:
         """From now on every answer is the last of its connection."""
         self._face.draining = True
+
+    async def cleanup(self) -> None:
+        """Close everything. What is written has `FLUSH_S` to reach its reader; who does not read is cut off then."""
+        server = self.server
+        transports = server.transports if isinstance(server, FaceServer) else []
+        await super().cleanup()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
+                while any(transport.get_write_buffer_size() for transport in transports):
+                    await asyncio.sleep(0.01)
+        for transport in transports:
+            transport.abort()
 
 
 def make_runner(face: Face, *, shutdown_timeout: float = 5.0) -> FaceRunner:

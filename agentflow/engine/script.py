@@ -22,14 +22,14 @@ NotNegative = Annotated[float, Meta(ge=0)]
 class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Answers the requests that it matches. What is None is taken from the script.
 
-    `match` is a regular expression that is searched `on` the last user message, or on the whole prompt; an empty
-    one matches everything. `{user}` in an answer stands for the last user message. Of several `answers` the request's
-    seed picks one. After `die_after_tokens` of a matching answer the engine dies; after `hang_after_tokens` it
-    goes silent, with all that runs on it.
+    `match` is a regular expression that is searched `within` the last user message, or the whole prompt; an empty one
+    matches everything. `{user}` in an answer stands for the last user message. Of several `answers` the request's
+    seed picks one. After `die_after_tokens` of a matching answer the engine dies; after `hang_after_tokens` it goes
+    silent, with all that runs on it.
     """
 
     match: str = ""
-    on: Literal["user", "prompt"] = "user"
+    within: Literal["user", "prompt"] = "user"
     answer: str | None = None
     answers: tuple[str, ...] = ()
     tokens_per_s: NotNegative | None = None

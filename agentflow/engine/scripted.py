@@ -12,7 +12,7 @@ together are put out of phase, so that a thousand of them do not wake the loop a
 **Slots.** `max_running` streams run; others wait in order of priority, then of arrival. A stream gives its slot back
 when its last delta is handed out, or as soon as its generator is closed.
 
-**Failing.** `kill`, `stop` or a rule's `die_after_tokens` set `failure` and make every stream raise EngineDied; `hang`
+**Failing.** `kill`, `stop` or a rule's `die_after_tokens` set `failure` and make every stream raise it; `hang`
 or `hang_after_tokens` silence all streams for good, while `stats` goes on to show them as running.
 """
 
@@ -130,13 +130,13 @@ class ScriptedEngine:
         """Give no more output, as an engine whose device is stuck."""
         self._hung = self._disturbed = True
 
-    def kill(self) -> None:
+    def kill(self, reason: EngineFailure | None = None) -> None:
         """As Engine.kill."""
-        self._fail("the scripted engine was killed")
+        self._fail(reason or EngineDied("the scripted engine was killed"))
 
     async def stop(self, timeout_s: float) -> None:
         """As Engine.stop."""
-        self._fail("the scripted engine was stopped")
+        self._fail(EngineDied("the scripted engine was stopped"))
 
     def _prompt(self, request: GenerateRequest) -> bytes:
         ids = request.prompt_token_ids
@@ -154,7 +154,9 @@ class ScriptedEngine:
             return None
         text = prompt.decode(errors="replace")
         user = last_user_text(text)
-        return next((rule for match, rule in self._rules if match.search(user if rule.on == "user" else text)), None)
+        return next(
+            (rule for match, rule in self._rules if match.search(user if rule.within == "user" else text)), None
+        )
 
     async def _admit(self, stream: _Stream, priority: int) -> None:
         """Wait for a slot."""
@@ -185,7 +187,7 @@ class ScriptedEngine:
                 waiting.wake()
 
     async def _sleep(self, stream: _Stream, seconds: float | None) -> None:
-        """Wait for the time, or (None) for being woken. Raises EngineDied as soon as the engine fails."""
+        """Wait for the time, or (None) for being woken. Raises what the engine fails of as soon as it does."""
         loop = asyncio.get_running_loop()
         stream.waiter = loop.create_future()
         timer = None if seconds is None else loop.call_later(seconds, stream.wake)
@@ -203,13 +205,13 @@ class ScriptedEngine:
         while self._failure is None:
             stream.waiter = asyncio.get_running_loop().create_future()
             await stream.waiter
-        raise EngineDied(str(self._failure))
+        raise _again(self._failure)
 
     def _fault(self, rule: Rule, emitted: int, upto: int) -> int:
         """`upto`, or as far as the rule lets the engine come, which fails or hangs when it stands there already."""
         if rule.die_after_tokens is not None:
             if emitted >= rule.die_after_tokens:
-                self._fail(f"the scripted engine died after {emitted} tokens, as its script says")
+                self._fail(EngineDied(f"the scripted engine died after {emitted} tokens, as its script says"))
             upto = min(upto, rule.die_after_tokens)
         if rule.hang_after_tokens is not None:
             if emitted >= rule.hang_after_tokens:
@@ -217,10 +219,10 @@ class ScriptedEngine:
             upto = min(upto, rule.hang_after_tokens)
         return upto
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, failure: EngineFailure) -> None:
         if self._failure is not None:
             return
-        self._failure = EngineDied(why)
+        self._failure = failure
         self._disturbed = True
         for stream in self._streams:
             stream.wake()
@@ -257,7 +259,7 @@ class ScriptedEmbedder:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._died.wait(), self._script.embed_s)
             if self._failure is not None:
-                raise EngineDied(str(self._failure))
+                raise _again(self._failure)
             self._last_progress_at = monotonic()
             return _trigram_vectors(inputs, self.dimensions)
         finally:
@@ -269,10 +271,10 @@ class ScriptedEmbedder:
             outstanding=self._outstanding, running=self._outstanding, last_progress_at=self._last_progress_at
         )
 
-    def kill(self) -> None:
+    def kill(self, reason: EngineFailure | None = None) -> None:
         """As Embedder.kill."""
         if self._failure is None:
-            self._failure = EngineDied("the scripted embedder was killed")
+            self._failure = reason or EngineDied("the scripted embedder was killed")
             self._died.set()
 
     async def stop(self, timeout_s: float) -> None:
@@ -356,6 +358,11 @@ class _PrefixCache:
         self.queries += len(prompt)
         self.hits += cached
         return cached
+
+
+def _again(failure: EngineFailure) -> EngineFailure:
+    """A copy to raise: each stream that raises an exception adds its own traceback to it."""
+    return type(failure)(*failure.args)
 
 
 async def _pretend_to_start(

@@ -183,7 +183,7 @@ RACER = """
     sys.stdout.write("here\\n"); sys.stdout.flush()
     sys.stdin.readline()
     try:
-        bind_unix(Path(sys.argv[1]), 0o600)
+        kept = bind_unix(Path(sys.argv[1]), 0o600)
     except SocketInUse:
         print("refused")
     else:

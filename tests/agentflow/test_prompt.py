@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentflow.errors import EngineStartFailed, InvalidRequest
@@ -224,7 +224,9 @@ def test_no_string_of_a_request_becomes_a_control_token(tokenizer: FileTokenizer
         messages = [
             Message("system", text),
             Message("user", text, name=text),
-            Message("assistant", text, tool_calls=(ToolCall(text, text, f'{{"{text}": ["{text}"]}}'.replace("\n", " ")),)),
+            Message(
+                "assistant", text, tool_calls=(ToolCall(text, text, f'{{"{text}": ["{text}"]}}'.replace("\n", " ")),)
+            ),
             Message("assistant", "", tool_calls=(ToolCall("id", "f", text),)),
             Message("tool", text, tool_call_id=text),
             Message("user", text),
@@ -256,10 +258,12 @@ def test_a_template_that_trims_content_still_gets_its_edges_guarded(tokenizer: F
     assert controls_of(tokenizer, encoder.encode([Message("user", "a <|im_ \n")])) == []
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, deadline=None)
 @given(
     pieces=st.lists(
-        st.sampled_from(["<|im_start|>", "<|im_end|>", "<|", "|>", "im_", "end", "start", "<", "|", ">", " ", "\n", "é", "a"]),
+        st.sampled_from(
+            ["<|im_start|>", "<|im_end|>", "<|", "|>", "im_", "end", "start", "<", "|", ">", " ", "\n", "é", "a"]
+        ),
         max_size=10,
     )
 )
@@ -267,7 +271,9 @@ def test_whatever_the_content_the_structure_is_the_templates(tokenizer: FileToke
     content = "".join(pieces)
     ids = ChatEncoder(tokenizer).encode([Message("user", content), Message("assistant", content)])
     assert controls_of(tokenizer, ids) == [256, 257, 256, 257, 256]
-    expected = f"<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n{content}<|im_end|>\n<|im_start|>assistant\n"
+    expected = (
+        f"<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n{content}<|im_end|>\n<|im_start|>assistant\n"
+    )
     assert tokenizer.decode(ids, skip_special_tokens=False) == expected
 
 

@@ -222,7 +222,7 @@ async def test_a_grammar_over_its_bounds_never_reaches_the_engine() -> None:
 
 
 async def test_completions_continue_each_prompt_n_times_in_order() -> None:
-    async with bench(Script(rules=(Rule(match="one", on="prompt", answer="1"), Rule(answer="2")))) as it:
+    async with bench(Script(rules=(Rule(match="one", within="prompt", answer="1"), Rule(answer="2")))) as it:
         request = CompletionRequest(id="r", model="m", prompts=("one", "two", (104, 105)), n=2)
         stream = await it.service.complete(request)
         events = [event async for event in stream]

@@ -19,7 +19,7 @@ from acu.http.errors import BadRequest
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-MAX_JSON_DEPTH = 64
+MAX_JSON_DEPTH = 128
 MAX_JSON_NODES = 20_000
 MAX_ECHO = 64  # characters of a client's own text that an error message repeats
 

@@ -80,9 +80,9 @@ async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
         return await reader.readexactly(int(headers["content-length"]))
     if headers.get("transfer-encoding") != "chunked":
         return b""
-    body = b""
+    parts: list[bytes] = []
     while size := int(await reader.readline(), 16):
-        body += await reader.readexactly(size)
+        parts.append(await reader.readexactly(size))
         await reader.readline()
     await reader.readline()
-    return body
+    return b"".join(parts)

@@ -12,7 +12,7 @@ from tests.acu.http.hostile import BODY_TIMEOUT_S, CASES, HEADER_TIMEOUT_S, Case
 from tests.acu.http.raw import talk
 from tests.acu.http.serving import Served, serving
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+on_one_loop = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -27,6 +27,7 @@ def test_the_table_has_at_least_sixty_requests_with_names_of_their_own() -> None
     assert len({case.name for case in CASES}) == len(CASES) >= 60
 
 
+@on_one_loop
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_it_gets_its_status_and_code(served: Served, case: Case) -> None:
     reply = await talk(served, iter(case.pieces), half_close=case.half_close)
@@ -43,6 +44,7 @@ async def test_it_gets_its_status_and_code(served: Served, case: Case) -> None:
     assert b'"content":"Hi there"' in good.body
 
 
+@on_one_loop
 async def test_afterwards_nothing_is_left_running(served: Served) -> None:
     await served.idle()
     assert not [record for record in served.records if record["status"] >= 500]

@@ -96,7 +96,7 @@ def nested(levels: int) -> Any:
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (nested(70), "nested deeper"),
+        (nested(130), "nested deeper"),
         ([2**64], "64 bits"),
         ({"a": {"b": "x\0"}}, "NUL"),
         ({"a\0": 1}, "NUL"),

@@ -1,0 +1,105 @@
+"""The document is complete, and the server keeps to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from acu.http.openapi import document
+from acu.http.route import Route
+from tests.acu.http.hostile import request
+from tests.acu.http.raw import talk
+from tests.acu.http.serving import serving
+
+
+async def fetch() -> dict[str, Any]:
+    async with serving() as served:
+        reply = await talk(served, iter([request(method="GET", path="/openapi.json")]))
+    assert reply.status == 200
+    return msgspec.json.decode(reply.body)  # type: ignore[no-any-return]
+
+
+def references(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"]
+        for value in node.values():
+            yield from references(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from references(value)
+
+
+async def test_every_route_is_documented_with_its_body_and_its_refusals() -> None:
+    served = await fetch()
+    assert served["openapi"] == "3.1.0"
+    assert set(served["paths"]) == {
+        "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models", "/v1/models/{model}", "/healthz",
+        "/readyz", "/metrics", "/acu/v1/status", "/openapi.json",
+    }  # fmt: skip
+    chat = served["paths"]["/v1/chat/completions"]["post"]
+    assert chat["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ChatBody"}
+    assert set(chat["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
+    wanted = {"200", "400", "401", "403", "404", "405", "408", "413", "415", "417", "429", "431", "500", "503", "504"}
+    assert set(chat["responses"]) == wanted
+    error = {"schema": {"$ref": "#/components/schemas/ErrorResponse"}}
+    assert all(chat["responses"][status]["content"]["application/json"] == error for status in wanted - {"200"})
+
+
+async def test_every_reference_leads_somewhere() -> None:
+    served = await fetch()
+    found = set(references(served))
+    assert found
+    for reference in found:
+        assert reference.removeprefix("#/components/schemas/") in served["components"]["schemas"]
+
+
+async def test_unknown_fields_are_refused_in_the_document_too() -> None:
+    served = await fetch()
+    assert served["components"]["schemas"]["ChatBody"]["additionalProperties"] is False
+    assert set(served["components"]["schemas"]["ChatBody"]["required"]) == {"model", "messages"}
+
+
+def test_a_status_that_nobody_explained_cannot_be_documented() -> None:
+    async def endpoint(_: Any) -> Any: ...
+
+    route = Route(
+        method="GET", path="/x", endpoint=endpoint, scope="open", name="x", summary="x", answers={}, refusals=(418,)
+    )
+    with pytest.raises(KeyError):
+        document((route,))
+
+
+async def test_schemathesis_finds_no_server_error_and_nothing_undocumented(tmp_path: Path) -> None:
+    """Left out is `positive_data_acceptance`: that a tool's message needs its call's id is no matter of types."""
+    file = tmp_path / "openapi.json"
+    async with serving() as served:
+        reply = await talk(served, iter([request(method="GET", path="/openapi.json")]))
+        told = msgspec.json.decode(reply.body)
+        # Names of models that are served, or every valid request would end with 404.
+        for body, model in (("ChatBody", "scripted"), ("CompletionBody", "scripted"), ("EmbeddingBody", "embed")):
+            told["components"]["schemas"][body]["properties"]["model"] = {"enum": [model]}
+        file.write_text(json.dumps(told))
+        process = await asyncio.create_subprocess_exec(
+            *(str(Path(sys.executable).parent / "schemathesis"), "run", str(file), "--url", served.url),
+            *("--checks", "all", "--exclude-checks", "positive_data_acceptance"),
+            *("--max-examples", "15", "--phases", "coverage,fuzzing", "--request-timeout", "10", "--seed", "1"),
+            cwd=tmp_path,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await process.communicate()
+        await served.idle()
+    text = output.decode(errors="replace")
+    print(text[-800:])
+    assert process.returncode == 0, text[-4000:]
+    assert len(served.records) > 500
+    assert {record["status"] for record in served.records} >= {200, 400, 405, 415}
+    assert not [record for record in served.records if record["status"] in range(500, 600)]

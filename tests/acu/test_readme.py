@@ -1,0 +1,48 @@
+"""What the README shows is run here as it stands, against a daemon on its own addresses."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+from tests.acu.running import ROOT, DaemonFactory
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_openai_example_prints_the_answer(daemon: DaemonFactory) -> None:
+    running = daemon(script={"rules": [{"match": "capital of France", "answer": "The capital of France is Paris."}]})
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert "http://127.0.0.1:8228" in code
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("http://127.0.0.1:8228", running.url)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("The capital of France is Paris.", 0), done.stderr
+
+
+def test_the_curl_example_gets_an_answer_over_the_unix_socket(daemon: DaemonFactory) -> None:
+    running = daemon(script={"rules": [{"match": "capital of France", "answer": "The capital of France is Paris."}]})
+    (command,) = re.findall(r"(curl --unix-socket .*?'\n)", README, re.DOTALL)
+    path = "/tmp/acu-$(id -u)/acu.sock"  # noqa: S108 - the README's words
+    assert path in command
+    done = subprocess.run(
+        ["bash", "-c", command.replace(path, str(running.socket))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert '"content":"The capital of France is Paris."' in done.stdout, done.stderr
+
+
+def test_the_commands_that_it_names_exist() -> None:
+    usage = subprocess.run([sys.executable, "-m", "acu", "--help"], capture_output=True, text=True, check=True).stdout
+    for name in re.findall(r"^\| `acu (\w+)` \|", README, re.MULTILINE):
+        assert re.search(rf"^    {name} ", usage, re.MULTILINE), f"acu {name} is in the README and not in --help"
+    for script in re.findall(r"^    (scripts/\w+)", README, re.MULTILINE):
+        assert (ROOT / script).is_file()
