@@ -131,21 +131,13 @@ class Daemon:
         face = Face(http_settings(config), service, self._keys, self._hooks(telemetry))
         runner = make_runner(face, shutdown_timeout=CLOSE_CONNECTIONS_S)
         telemetry.watch(service.status, lambda: runner.open_connections)
-        await runner.setup()
-        for listener in self._listeners:
-            tls = self._ground.tls if listener.is_tcp else None
-            await runner.listen(listener.sock, tls)
-        addresses = [listener.label for listener in self._listeners]
-        self._notifier.ready(f"accepting on {', '.join(addresses)}; loading models")
-        announce(addresses)
-        self._logs.start()
-        log.info("accepting", extra={"on": addresses, "version": __version__, "config": str(self._ground.loaded.file)})
         async with asyncio.TaskGroup() as tasks:
-            own = [
-                tasks.create_task(beat(telemetry.loop_lag.observe, self._notifier, self._ground.handover.watchdog_s)),
-                tasks.create_task(self._tell_status(service)),
-            ]
+            own: list[asyncio.Task[None]] = []
             try:
+                await self._listen(runner, announce)
+                watchdog_s = self._ground.handover.watchdog_s
+                own.append(tasks.create_task(beat(telemetry.loop_lag.observe, self._notifier, watchdog_s)))
+                own.append(tasks.create_task(self._tell_status(service)))
                 self._preload()
                 await service.start(tasks)
                 await self._stopping.wait()
@@ -157,6 +149,17 @@ class Daemon:
                     task.cancel()
         log.info("stopped")
         return 0
+
+    async def _listen(self, runner: FaceRunner, announce: Callable[[list[str]], None]) -> None:
+        """Answer on every socket, and say so."""
+        await runner.setup()
+        for listener in self._listeners:
+            await runner.listen(listener.sock, self._ground.tls if listener.is_tcp else None)
+        addresses = [listener.label for listener in self._listeners]
+        self._notifier.ready(f"accepting on {', '.join(addresses)}; loading models")
+        announce(addresses)
+        self._logs.start()
+        log.info("accepting", extra={"on": addresses, "version": __version__, "config": str(self._ground.loaded.file)})
 
     # The end
 

@@ -60,7 +60,10 @@ class Journal:
             fields["duration_ms"] = round(fields.pop("duration_s") * 1000, 1)
             self._log.info("request", extra=fields)
         if self._hooks.audit is not None:
-            self._hooks.audit(audit_line(record, time.time()))
+            try:
+                self._hooks.audit(audit_line(record, time.time()))
+            except OSError:
+                self._log.exception("the audit log cannot be written")
 
     def connection_cut(self, error: HttpError, peer: Peer) -> None:
         """Tell of a connection that ended with an error before there was a request."""

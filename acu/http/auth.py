@@ -100,10 +100,9 @@ def _keys(entries: list[KeyEntry], path: Path) -> tuple[Key, ...]:
     for entry in entries:
         if (entry.key is None) == (entry.key_sha256 is None):
             raise KeyFileError(f"{path}: '{entry.name}' needs either 'key' or 'key_sha256'.")
+        digest = bytes.fromhex(entry.key_sha256 or "")
         if entry.key is not None:
             digest = hashlib.sha256(entry.key.encode()).digest()
-        else:
-            digest = bytes.fromhex(entry.key_sha256 or "")
         if any(key.name == entry.name or key.digest == digest for key in keys):
             raise KeyFileError(f"{path}: '{entry.name}' is there twice, by its name or by its key.")
         keys.append(Key(digest, entry.name, entry.tenant, frozenset(entry.scopes)))

@@ -116,4 +116,6 @@ async def _gather(events: Counting, answer_id: str, created: int, body: ChatBody
             case ChoiceFinished(reason=reason):
                 answer.reason = reason
     choices = [answer.choice(i, with_logprobs=bool(body.logprobs)) for i, answer in enumerate(answers)]
-    return ChatCompletion(id=answer_id, created=created, model=body.model, choices=choices, usage=usage_of(events.usage))
+    return ChatCompletion(
+        id=answer_id, created=created, model=body.model, choices=choices, usage=usage_of(events.usage)
+    )

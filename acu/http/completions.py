@@ -31,7 +31,9 @@ def routes(service: Service, settings: HttpSettings) -> tuple[Route, ...]:
         exchange.model = body.model
         exchange.streamed = bool(body.stream)
         answer_id = new_id("cmpl-")
-        request = completion_request(body, request_id=answer_id, caller=exchange.caller, deadline_s=exchange.deadline_s())
+        request = completion_request(
+            body, request_id=answer_id, caller=exchange.caller, deadline_s=exchange.deadline_s()
+        )
         async with aclosing(await service.complete(request)) as events:
             created = int(time.time())
             try:

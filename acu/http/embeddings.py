@@ -24,7 +24,9 @@ def routes(service: Service) -> tuple[Route, ...]:
     async def embeddings(exchange: Exchange) -> web.StreamResponse:
         body = EMBEDDING_DECODER.decode(exchange.body)
         exchange.model = body.model
-        request = embedding_request(body, request_id=new_id("embd-"), caller=exchange.caller, deadline_s=exchange.deadline_s())
+        request = embedding_request(
+            body, request_id=new_id("embd-"), caller=exchange.caller, deadline_s=exchange.deadline_s()
+        )
         result = await service.embed(request)
         exchange.usage = Usage(prompt_tokens=result.prompt_tokens)
         answer = EmbeddingList(

@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMethod, LineTooLong
@@ -38,11 +38,12 @@ NO_PEER = Peer("tcp", loopback=False)
 class Connection(RequestHandler):
     """One client connection."""
 
-    __slots__ = ("_face", "_head_bytes", "_head_timer", "_payload", "_settings", "peer", "unanswered")
+    __slots__ = ("_face", "_head_bytes", "_head_timer", "_payload", "_settings", "line", "peer", "unanswered")
 
     def __init__(self, server: FaceServer, face: Face, **options: Any) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
         self.peer = NO_PEER
+        self.line: asyncio.Transport | None = None  # aiohttp forgets its own as soon as it closes it
         self.unanswered = False  # whether the last request that was read still waits for its answer
         self._face = face
         self._settings = face.settings
@@ -60,6 +61,7 @@ class Connection(RequestHandler):
             )
             return
         self.peer = peer_of(transport)
+        self.line = cast("asyncio.Transport", transport)
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -107,7 +109,7 @@ class Connection(RequestHandler):
         """There is no more of the body to be read away."""
         self._lingering_time = 0.0
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # type: ignore[override]  # aiohttp never keeps a connection, asyncio may
         """The client sends no more: it is gone, or has truncated its request. True keeps the connection for the answer."""
         if self._head_bytes:
             self._cut(HttpError(400, "The request ends within its headers.", code="truncated_request"))
@@ -163,8 +165,8 @@ class FaceServer(web.Server):
 
     @property
     def transports(self) -> list[asyncio.Transport]:
-        """The transports of all connections."""
-        return [connection.transport for connection in self._connections if connection.transport is not None]
+        """The transports of all connections, closing ones included."""
+        return [c.line for c in self._connections if isinstance(c, Connection) and c.line is not None]
 
     def __call__(self) -> Connection:
         """A protocol for a connection that was just accepted."""
@@ -211,7 +213,7 @@ class FaceRunner(web.ServerRunner):
         await super().cleanup()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
-                while any(transport.get_write_buffer_size() for transport in transports):
+                while any(transport.get_write_buffer_size() for transport in transports):  # noqa: ASYNC110  # nothing tells
                     await asyncio.sleep(0.01)
         for transport in transports:
             transport.abort()

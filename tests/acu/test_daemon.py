@@ -205,11 +205,12 @@ def test_the_daemon_survives_the_engines_death_and_says_so(daemon: DaemonFactory
 
 def test_nothing_heavy_is_imported_before_the_daemon_accepts(tmp_path: Path, clean_environ: dict[str, str]) -> None:
     program = """
-import json, sys
-from acu import daemon, cli
+import json, os, sys
+from acu import cli
 def loaded(addresses):
     print(json.dumps(sorted(sys.modules)), flush=True)
-    raise SystemExit(0)
+    os.unlink(sys.argv[1])
+    os._exit(0)
 import acu.cli_serve
 acu.cli_serve.tell = loaded
 cli.main(["serve", "--engine", "scripted", "--no-tcp", "--socket", sys.argv[1]])

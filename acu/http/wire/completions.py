@@ -30,7 +30,9 @@ class CompletionBody(GenerationBody, kw_only=True, forbid_unknown_fields=True):
 COMPLETION_DECODER = BodyDecoder(CompletionBody)
 
 
-def completion_request(body: CompletionBody, *, request_id: str, caller: Caller, deadline_s: float | None) -> CompletionRequest:
+def completion_request(
+    body: CompletionBody, *, request_id: str, caller: Caller, deadline_s: float | None
+) -> CompletionRequest:
     """The orchestrator's value of `body`. Raises BadRequest for what the types could not say."""
     body.check_stream_options()
     if body.best_of is not None and body.best_of != (body.n or 1):

@@ -132,7 +132,9 @@ def _malformed(sentence: str, body: bytes) -> BadRequest:
         return BadRequest(
             "The body holds a lone surrogate (\\ud800 to \\udfff), which is no character.", code="invalid_json"
         )
-    return BadRequest(f"The body is not valid JSON: {_short(sentence.removeprefix('JSON is malformed: '))}.", code="invalid_json")
+    return BadRequest(
+        f"The body is not valid JSON: {_short(sentence.removeprefix('JSON is malformed: '))}.", code="invalid_json"
+    )
 
 
 def _has_lone_surrogate(body: bytes) -> bool:

@@ -28,7 +28,9 @@ class EmbeddingBody(Struct, kw_only=True, forbid_unknown_fields=True):
 EMBEDDING_DECODER = BodyDecoder(EmbeddingBody)
 
 
-def embedding_request(body: EmbeddingBody, *, request_id: str, caller: Caller, deadline_s: float | None) -> EmbeddingRequest:
+def embedding_request(
+    body: EmbeddingBody, *, request_id: str, caller: Caller, deadline_s: float | None
+) -> EmbeddingRequest:
     """The orchestrator's value of `body`. Raises BadRequest for what the types could not say."""
     return EmbeddingRequest(
         id=request_id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -12,7 +12,9 @@ from agentflow.messages import Sampling, Structured
 
 Unsupported = Annotated[None, Meta(description="Not supported: only null is accepted.")]
 INT64 = 2**63
-Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+StructuredKind = Literal["json", "json_object", "regex", "grammar", "choice"]
+MAX_TOKEN_ID = 2**31  # no vocabulary is as large; the served model's own bound is checked where it is known
+Token = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID - 1)]
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 Short = Annotated[str, Meta(max_length=512)]
 
@@ -128,8 +130,13 @@ class GenerationBody(Struct, kw_only=True, forbid_unknown_fields=True):
         wanted = self.structured_outputs
         if wanted is None:
             return None
-        forms = {"json": wanted.json, "regex": wanted.regex, "choice": wanted.choice, "grammar": wanted.grammar}
-        given = [(kind, value) for kind, value in forms.items() if value is not None]
+        forms: dict[StructuredKind, Any] = {
+            "json": wanted.json,
+            "regex": wanted.regex,
+            "choice": wanted.choice,
+            "grammar": wanted.grammar,
+        }
+        given: list[tuple[StructuredKind, Any]] = [(kind, value) for kind, value in forms.items() if value is not None]
         if wanted.json_object:
             given.append(("json_object", None))
         if len(given) != 1:
@@ -140,7 +147,7 @@ class GenerationBody(Struct, kw_only=True, forbid_unknown_fields=True):
         kind, value = given[0]
         param = f"structured_outputs.{kind}"
         clean_json(value, param)
-        return Structured(kind=kind, value=value, param=param)  # type: ignore[arg-type]
+        return Structured(kind=kind, value=value, param=param)
 
     def _stop(self) -> tuple[str, ...]:
         if self.stop is None:
@@ -154,7 +161,7 @@ class GenerationBody(Struct, kw_only=True, forbid_unknown_fields=True):
             return None
         bias: dict[int, float] = {}
         for key, value in self.logit_bias.items():
-            if not (key.isascii() and key.isdigit() and len(key) <= 10):
+            if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) < MAX_TOKEN_ID):
                 raise BadRequest(
                     f"Invalid key in 'logit_bias': {key[:32]!r} is not the id of a token.", param="logit_bias"
                 )

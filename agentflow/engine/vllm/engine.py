@@ -11,6 +11,7 @@ sends the abort in the same turn of the loop: the message is written to the sock
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -20,6 +21,7 @@ from typing import Any
 from agentflow.config import ModelConfig
 from agentflow.engine.protocol import Delta, EngineInfo, EngineStats, GenerateRequest, StartProgress
 from agentflow.engine.vllm.facts import MachineFacts, read_model
+from agentflow.engine.vllm.grammar_check import GrammarCheck
 from agentflow.engine.vllm.host import EngineHost
 from agentflow.engine.vllm.params import refusal, sampling_params
 from agentflow.engine.vllm.sequences import Sequence
@@ -30,10 +32,14 @@ from agentflow.errors import EngineDied, EngineFailure
 class VllmEngine:
     """One vLLM engine, started once. `machine` is called when it starts, so that it sees the memory of that moment."""
 
-    def __init__(self, path: Path, config: ModelConfig, machine: Callable[[], MachineFacts]) -> None:
+    def __init__(
+        self, path: Path, config: ModelConfig, machine: Callable[[], MachineFacts], grammar_compile_s: float = 2.0
+    ) -> None:
         self._path = path
         self._config = config
         self._machine = machine
+        self._grammar_compile_s = grammar_compile_s
+        self._grammars: GrammarCheck | None = None
         self._host = EngineHost(on_failure=self._fail_all)
         self._sequences: dict[str, Sequence] = {}
         self._seen = _Seen()
@@ -57,6 +63,9 @@ class VllmEngine:
         self._pump = asyncio.create_task(self._read_outputs(llm.engine_core), name="vllm outputs")
         self._tasks = await llm.get_supported_tasks()
         config = llm.vllm_config
+        self._grammars = GrammarCheck(
+            llm.renderer.tokenizer, config.model_config.get_vocab_size(), self._grammar_compile_s
+        )
         return EngineInfo(
             name="vllm",
             max_model_len=config.model_config.max_model_len,
@@ -73,7 +82,10 @@ class VllmEngine:
         llm = self._host.llm
         if llm is None:
             raise EngineDied("the engine has not been started")
-        core_request = self._admit(llm, request)
+        if (structured := request.sampling.structured) is not None and self._grammars is not None:
+            core_request = await self._grammars.run(structured, functools.partial(self._admit, llm, request))
+        else:
+            core_request = self._admit(llm, request)
         sequence = Sequence(core_request.request_id, *_readers(llm, core_request), self._eos)
         self._sequences[sequence.id] = sequence
         try:
@@ -108,6 +120,8 @@ class VllmEngine:
     async def stop(self, timeout_s: float) -> None:
         """End in order, then by force."""
         await self._host.stop(timeout_s)
+        if self._grammars is not None:
+            self._grammars.close()
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.wait({self._pump})

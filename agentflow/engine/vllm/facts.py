@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ class MachineFacts(Struct, frozen=True):
     memory_available: int
     cpu_flags: frozenset[str] = frozenset()
     preloads: tuple[str, ...] = ()
+    compiler: bool = False
+    cache: str | None = None
     gpu: bool = False
     gpu_memory: int | None = None
     gpu_weights: int | None = None
@@ -45,13 +48,21 @@ class ModelFacts(Struct, frozen=True):
     eos_token_ids: frozenset[int]
 
 
-def read_machine(*, gpu_memory: int | None = None, gpu_weights: int | None = None, gpu_kv_cache: int | None = None) -> MachineFacts:
+def read_machine(
+    *,
+    gpu_memory: int | None = None,
+    gpu_weights: int | None = None,
+    gpu_kv_cache: int | None = None,
+    cache: Path | None = None,
+) -> MachineFacts:
     """The machine now. `gpu_memory` (bytes) tells that there is a GPU; the others are the operator's shares of it."""
     return MachineFacts(
         cores=len(os.sched_getaffinity(0)),
         memory_available=_memory_available(),
         cpu_flags=_cpu_flags(),
         preloads=() if gpu_memory else _preloads(),
+        compiler=shutil.which("g++") is not None,
+        cache=str(cache or Path.home() / ".cache" / "acu" / "compiled"),
         gpu=gpu_memory is not None,
         gpu_memory=gpu_memory,
         gpu_weights=gpu_weights,

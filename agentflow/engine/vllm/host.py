@@ -8,7 +8,7 @@ that spawned a process as its parent, and would kill EngineCore at the thread's 
     running    loop: sends and receives over ZMQ sockets, which are used from the loop's thread only
     failure    a process ended, or vLLM calls the engine dead: final
     kill       SIGKILL to every process; `failure` is set before it returns
-    stop       SIGTERM by vLLM, SIGKILL to what is left after the time, then the thread ends
+    stop       SIGTERM by vLLM, SIGKILL to what is left after the time, shared memory and files removed, the thread ends
 
 ZMQ sockets that were made outside a loop bind to the first loop that uses them, which is the daemon's.
 """
@@ -22,9 +22,11 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing import resource_tracker
+from pathlib import Path
 from typing import Any
 
 from agentflow.engine.protocol import StartProgress
+from agentflow.engine.vllm import leftovers
 from agentflow.engine.vllm.childlog import ChildLog
 from agentflow.engine.vllm.processes import Processes
 from agentflow.engine.vllm.spawning import spawning
@@ -45,6 +47,8 @@ class EngineHost:
         self._log: ChildLog | None = None
         self._thread: threading.Thread | None = None
         self._over = threading.Event()
+        self._folder: Path | None = None
+        self._shared_memory: frozenset[str] = frozenset()
         self._stopped = False
 
     @property
@@ -71,11 +75,17 @@ class EngineHost:
     async def start(self, choices: EngineChoices, progress: Callable[[StartProgress], None]) -> None:
         """Bring AsyncLLM up. Raises EngineStartFailed. When cancelled, it ends what it had begun."""
         loop = asyncio.get_running_loop()
+        await asyncio.to_thread(leftovers.remove_what_the_dead_left)
         resource_tracker.ensure_running()  # by this thread: it serves the whole process and is not this engine's child
+        self._folder = leftovers.new_folder()
         self._log = ChildLog(progress)
+        environment = choices.environment | {"TMPDIR": str(self._folder), "VLLM_RPC_BASE_PATH": str(self._folder)}
         built: asyncio.Future[Any] = loop.create_future()
         self._thread = threading.Thread(
-            target=self._build_and_wait, args=(choices, self._log.writing_fd, loop, built), name="vllm", daemon=True
+            target=self._live,
+            args=(spawning(environment, self._log.writing_fd), choices.args, loop, built),
+            name="vllm",
+            daemon=True,
         )
         progress(StartProgress("importing"))
         self._thread.start()
@@ -90,8 +100,8 @@ class EngineHost:
                 raise
             cause = self._log.root_cause() or str(error)
             raise EngineStartFailed(f"vLLM did not start: {cause}") from error
-        self._find_processes()
         self.processes.forget_the_dead()
+        self._shared_memory = frozenset().union(*map(leftovers.shared_memory_of, self.processes.pids))
 
     def kill(self, reason: EngineFailure | None = None) -> None:
         """SIGKILL to every process, now."""
@@ -110,10 +120,13 @@ class EngineHost:
         self._find_processes()
         self.processes.kill()
         if self.llm is not None:
-            await asyncio.to_thread(self.llm.shutdown, 0.0)  # reaps, and closes sockets; the processes are dead already
+            await asyncio.to_thread(self.llm.shutdown, 0.0)  # reaps the dead and closes the sockets
         await self._gone(REAP_S)
         self.llm = None
         self._over.set()
+        leftovers.remove_shared_memory(self._shared_memory, self.processes.pids)
+        if self._folder is not None:
+            await asyncio.to_thread(leftovers.remove_folder, self._folder)
         self.processes.close()
         if self._log is not None:
             self._log.close()
@@ -131,23 +144,38 @@ class EngineHost:
         cause = self._log.root_cause() if self._log is not None else None
         return f"the engine's process ended: {cause}" if cause else "the engine's process ended unexpectedly"
 
-    def _build_and_wait(
-        self, choices: EngineChoices, output_fd: int, loop: asyncio.AbstractEventLoop, built: asyncio.Future[Any]
+    def _live(
+        self,
+        spawning: contextlib.AbstractContextManager[None],
+        args: dict[str, Any],
+        loop: asyncio.AbstractEventLoop,
+        built: asyncio.Future[Any],
     ) -> None:
         """The thread's life: make AsyncLLM, hand it over, stay until the engine has ended."""
+        llm: Any = None
+        failure: BaseException | None = None
         try:
-            with spawning(choices.environment, output_fd):
-                llm = _construct(choices)
-            deliver: Callable[[], None] = lambda: built.done() or built.set_result(llm)
-        except BaseException as error:  # noqa: BLE001 - it is raised where start() waits
+            with spawning:
+                llm = _construct(args)
+        except BaseException as error:  # noqa: BLE001 - raised where start() waits
             failure = error
-            deliver = lambda: built.done() or built.set_exception(failure)
+
+        def hand_over() -> None:
+            if built.done():  # start() was cancelled
+                if llm is not None:
+                    llm.shutdown(0.0)
+            elif failure is not None:
+                built.set_exception(failure)
+            else:
+                built.set_result(llm)
+
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(deliver)
+            loop.call_soon_threadsafe(hand_over)
         self._over.wait()
 
 
-def _construct(choices: EngineChoices) -> Any:
+def _construct(args: dict[str, Any]) -> Any:
+    """AsyncLLM with its processes, ready to work. Takes seconds to minutes."""
     logging.getLogger("vllm").setLevel(logging.WARNING)
     from vllm.config import StructuredOutputsConfig
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -163,7 +191,7 @@ def _construct(choices: EngineChoices) -> Any:
 
         def record(self, *_: Any, **__: Any) -> None: ...
 
-    args = dict(choices.args)
+    args = dict(args)
     structured = args.get("structured_outputs_config")
     if isinstance(structured, dict):
         args["structured_outputs_config"] = StructuredOutputsConfig(**structured)

@@ -10,6 +10,11 @@ from agentflow.errors import InvalidGrammar, InvalidRequest
 from agentflow.messages import Structured
 
 
+_SCHEMA_OPTIONS = {"whitespace_flexible": False, "coerce_one_of": True}
+"""llguidance's, in place of any that the caller put into the schema: compact JSON, which cannot run away in blanks, and
+`oneOf` taken as `anyOf`, which is what it can do."""
+
+
 def sampling_params(request: GenerateRequest) -> Any:
     """vLLM's parameters of a sequence. Raises InvalidRequest in the caller's terms."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -61,6 +66,7 @@ def _structured(structured: Structured) -> Any:
     if structured.kind == "json_object":
         return StructuredOutputsParams(json_object=True)
     value = structured.value
-    if structured.kind == "json" and not isinstance(value, str):
-        value = json.dumps(value)
+    if structured.kind == "json":
+        schema = json.loads(value) if isinstance(value, str) else value
+        value = json.dumps(schema | {"x-guidance": _SCHEMA_OPTIONS} if isinstance(schema, dict) else schema)
     return StructuredOutputsParams(**{structured.kind: list(value) if structured.kind == "choice" else value})

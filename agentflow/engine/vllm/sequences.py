@@ -95,7 +95,7 @@ class Sequence:
         """What came since the last call, as soon as there is something. Raises EngineFailure."""
         while not self._tokens and self._finish is None:
             if self._failure is not None:
-                raise self._failure
+                raise type(self._failure)(*self._failure.args) from self._failure  # each reader its own traceback
             self._waiter = waiter = self._loop.create_future()
             try:
                 await waiter

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -73,9 +74,11 @@ async def serving(
     hooks: Hooks | None = None,
     shutdown_timeout: float = 2.0,
     max_running: int = 64,
+    ready: bool = True,
+    tls: ssl.SSLContext | None = None,
     **scheduler: Any,
 ) -> AsyncIterator[Served]:
-    """Start everything, wait until it is ready, and leave nothing behind."""
+    """Start everything, wait until it is ready (unless `ready` is False), and leave nothing behind."""
     records: list[dict[str, Any]] = []
     responses: list[tuple[str, int]] = []
     hooks = replace(
@@ -90,7 +93,7 @@ async def serving(
     with tempfile.TemporaryDirectory() as folder:
         unix = Path(folder) / "acu.sock"
         tcp_socket, unix_socket = _sockets(unix)
-        await runner.listen(tcp_socket)
+        await runner.listen(tcp_socket, tls)
         await runner.listen(unix_socket)
         async with asyncio.TaskGroup() as tasks:
             await service.start(tasks)
@@ -99,7 +102,7 @@ async def serving(
             served.responses = responses
             try:
                 async with asyncio.timeout(10):
-                    while not service.status().ready:
+                    while ready and not service.status().ready:
                         await asyncio.sleep(0.005)
                 yield served
             finally:

@@ -16,6 +16,7 @@ from acu.http.errors import HttpError, KeyFileError
 from acu.http.exchange import Peer
 from agentflow.messages import Caller
 
+Headers = dict[str, str]
 SECRET, OPS, ADMIN_ONLY = "sk-team-0123456789", "sk-ops-0123456789", "sk-admin-0123456789"
 FILE = f"""
 - {{name: team, key: {SECRET}, tenant: blue}}
@@ -52,13 +53,14 @@ def bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-def admit(keys: Keys | None, peer: Peer, scope: Scope = "inference", *, hosts: tuple[str, ...] = (), **headers: str) -> Caller:
-    return Gate(keys, hosts, own_uid=1000).admit(Asked(**headers), peer, scope)  # type: ignore[arg-type]
+def admit(keys: Keys | None, peer: Peer, scope: Scope = "inference", headers: Headers | None = None) -> Caller:
+    gate = Gate(keys, ("box.lan",), own_uid=1000)
+    return gate.admit(Asked(**headers or {}), peer, scope)  # type: ignore[arg-type]
 
 
-def refused(keys: Keys | None, peer: Peer, scope: Scope = "inference", **headers: str) -> HttpError:
+def refused(keys: Keys | None, peer: Peer, scope: Scope = "inference", headers: Headers | None = None) -> HttpError:
     with pytest.raises(HttpError) as caught:
-        admit(keys, peer, scope, **headers)
+        admit(keys, peer, scope, headers)
     return caught.value
 
 
@@ -71,7 +73,7 @@ def test_without_keys_programs_on_loopback_come_in_but_do_not_administrate() -> 
 
 
 def test_without_keys_any_key_is_taken_as_none() -> None:
-    assert admit(None, LOCAL, **bearer("whatever")) == Caller(name="local")
+    assert admit(None, LOCAL, headers=bearer("whatever")) == Caller(name="local")
 
 
 def test_the_sockets_owner_and_root_administrate() -> None:
@@ -83,24 +85,24 @@ def test_the_sockets_owner_and_root_administrate() -> None:
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8228", "[::1]", "[::1]:8228", "box.lan:8228"])
 def test_names_of_this_machine_are_served(host: str) -> None:
-    assert admit(None, LOCAL, hosts=("box.lan",), Host=host).name == "local"
+    assert admit(None, LOCAL, headers={"Host": host}).name == "local"
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "localhost:80:80", "0.0.0.0", "[::2]"]
 )
 def test_other_names_are_not_served(host: str) -> None:
-    assert refused(None, LOCAL, Host=host).code == "host_not_allowed"
+    assert refused(None, LOCAL, headers={"Host": host}).code == "host_not_allowed"
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:9999", "file://", ""])
 @pytest.mark.parametrize("peer", [LOCAL, OWNER])
 def test_pages_of_other_origins_are_refused(origin: str, peer: Peer) -> None:
-    assert refused(None, peer, Origin=origin).code == "origin_not_allowed"
+    assert refused(None, peer, headers={"Origin": origin}).code == "origin_not_allowed"
 
 
 def test_a_page_of_the_same_origin_is_served() -> None:
-    assert admit(None, LOCAL, Origin="http://localhost:8228").name == "local"
+    assert admit(None, LOCAL, headers={"Origin": "http://localhost:8228"}).name == "local"
 
 
 def test_http_11_needs_a_host_and_http_10_does_not() -> None:
@@ -115,18 +117,18 @@ def test_http_11_needs_a_host_and_http_10_does_not() -> None:
 
 
 def test_open_routes_ask_nothing() -> None:
-    assert admit(None, REMOTE, "open", Host="probe.example", Origin="https://x").name == "-"
+    assert admit(None, REMOTE, "open", {"Host": "probe.example", "Origin": "https://x"}).name == "-"
 
 
 # With keys
 
 
 def test_a_key_brings_its_tenant(keys: Keys) -> None:
-    assert admit(keys, REMOTE, Host="acu.example", **bearer(SECRET)) == Caller(tenant="blue", name="team")
+    assert admit(keys, REMOTE, headers={"Host": "acu.example", **bearer(SECRET)}) == Caller(tenant="blue", name="team")
 
 
 def test_a_key_is_known_by_its_digest(keys: Keys) -> None:
-    assert admit(keys, REMOTE, "admin", **bearer(OPS)) == Caller(tenant="default", name="ops", admin=True)
+    assert admit(keys, REMOTE, "admin", bearer(OPS)) == Caller(tenant="default", name="ops", admin=True)
 
 
 @pytest.mark.parametrize(
@@ -145,15 +147,15 @@ def test_a_key_is_known_by_its_digest(keys: Keys) -> None:
 def test_no_key_and_wrong_keys_get_401_and_are_told_the_scheme(
     keys: Keys, peer: Peer, headers: dict[str, str], code: str
 ) -> None:
-    error = refused(keys, peer, **headers)
+    error = refused(keys, peer, headers=headers)
     assert (error.status, error.code) == (401, code)
     assert error.headers == {"WWW-Authenticate": "Bearer"}
     assert SECRET not in str(error)
 
 
 def test_a_missing_scope_is_named(keys: Keys) -> None:
-    assert "'admin'" in str(refused(keys, REMOTE, "admin", **bearer(SECRET)))
-    assert "'inference'" in str(refused(keys, REMOTE, "inference", **bearer(ADMIN_ONLY)))
+    assert "'admin'" in str(refused(keys, REMOTE, "admin", bearer(SECRET)))
+    assert "'inference'" in str(refused(keys, REMOTE, "inference", bearer(ADMIN_ONLY)))
 
 
 def test_the_sockets_owner_needs_no_key(keys: Keys) -> None:
@@ -163,12 +165,12 @@ def test_the_sockets_owner_needs_no_key(keys: Keys) -> None:
 
 def test_metrics_are_open_to_loopback_and_to_keys(keys: Keys) -> None:
     assert admit(keys, LOCAL, "loopback").admin is False
-    assert admit(keys, REMOTE, "loopback", **bearer(OPS)).admin
+    assert admit(keys, REMOTE, "loopback", bearer(OPS)).admin
     assert refused(keys, REMOTE, "loopback").status == 401
 
 
 def test_foreign_origins_are_refused_with_keys_too(keys: Keys) -> None:
-    assert refused(keys, LOCAL, Origin="https://evil.example", **bearer(SECRET)).status == 403
+    assert refused(keys, LOCAL, headers={"Origin": "https://evil.example", **bearer(SECRET)}).status == 403
 
 
 # The file
@@ -218,8 +220,8 @@ def test_no_file_says_where_to_name_one(tmp_path: Path) -> None:
 def test_a_reload_takes_the_new_keys_and_forgets_the_old(tmp_path: Path, keys: Keys) -> None:
     write(tmp_path, "- {name: new, key: sk-new-0123456789}")
     assert keys.reload()
-    assert refused(keys, LOCAL, **bearer(SECRET)).status == 401
-    assert admit(keys, LOCAL, **bearer("sk-new-0123456789")).name == "new"
+    assert refused(keys, LOCAL, headers=bearer(SECRET)).status == 401
+    assert admit(keys, LOCAL, headers=bearer("sk-new-0123456789")).name == "new"
 
 
 def test_a_reload_of_a_broken_file_keeps_the_old_keys_and_says_so(
@@ -228,6 +230,6 @@ def test_a_reload_of_a_broken_file_keeps_the_old_keys_and_says_so(
     write(tmp_path, f"- {{name: new, key: {SECRET}")
     with caplog.at_level(logging.INFO):
         assert not keys.reload()
-    assert admit(keys, LOCAL, **bearer(SECRET)).name == "team"
+    assert admit(keys, LOCAL, headers=bearer(SECRET)).name == "team"
     assert "stay in use" in caplog.text
     assert all(SECRET not in str(vars(record)) for record in caplog.records)

@@ -78,7 +78,12 @@ async def test_a_named_tool_call_has_arguments_that_satisfy_its_schema() -> None
 
 
 async def test_a_json_schema_is_satisfied() -> None:
-    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
     form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema, "strict": True}}
     async with serving() as served:
         answer = await ask(served, response_format=form)
@@ -171,8 +176,17 @@ async def test_health_and_readiness() -> None:
         assert msgspec.json.decode(ready.body)["ready"] is True
 
 
-async def test_readiness_is_503_with_stage_while_a_model_loads() -> None:
-    async with serving(script=Script(start_s=0.5)) as served:
-        assert served.service.status().ready
-        for supervisor_status in served.service.status().models:
-            assert supervisor_status.ready
+async def test_while_a_model_loads_readiness_is_503_with_stage_and_a_chat_waits() -> None:
+    async with serving(script=Script(start_s=0.5, answer="loaded"), ready=False) as served:
+        chatting = asyncio.create_task(ask(served))
+        early = await get(served, "/readyz")
+        answer = await chatting
+        late = await get(served, "/readyz")
+    told = msgspec.json.decode(early.body)
+    assert (early.status, told["ready"]) == (503, False)
+    assert told["reason"]
+    assert [model["model"] for model in told["models"]] == ["scripted", "scripted-embed"]
+    assert told["models"][0]["stage"]
+    assert int(early.headers["retry-after-ms"]) > 0
+    assert answer["choices"][0]["message"]["content"] == "loaded"
+    assert late.status == 200

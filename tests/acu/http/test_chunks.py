@@ -119,7 +119,12 @@ def test_a_completions_offsets_go_on_from_chunk_to_chunk() -> None:
 
 @pytest.mark.parametrize(
     "event",
-    [TextDelta(0, "a\u2028\x7f"), ToolCallOpened(0, 0, "i", "n"), ToolCallArguments(0, 0, "{}"), ChoiceFinished(0, "stop")],
+    [
+        TextDelta(0, "a\u2028\x7f"),
+        ToolCallOpened(0, 0, "i", "n"),
+        ToolCallArguments(0, 0, "{}"),
+        ChoiceFinished(0, "stop"),
+    ],
 )
 @pytest.mark.parametrize("include_usage", [True, False])
 def test_a_chunk_is_what_the_document_says(event: Event, include_usage: bool) -> None:

@@ -17,7 +17,7 @@ def tree(cls: type[Exception]) -> Iterator[type[Exception]]:
         yield from tree(child)
 
 
-@pytest.mark.parametrize("cls", sorted(set(tree(flow.AgentFlowError)), key=lambda cls: cls.__name__))
+@pytest.mark.parametrize("cls", sorted(set(tree(flow.AgentFlowError)), key=str))
 def test_every_class_of_the_orchestrators_tree_is_mapped_by_name(cls: type[Exception]) -> None:
     assert cls in RULES
     assert 400 <= RULES[cls].status <= 599
@@ -39,9 +39,7 @@ def test_every_class_of_the_orchestrators_tree_is_mapped_by_name(cls: type[Excep
         (flow.EngineStalled("stuck"), 503, "server_error", "engine_stalled", None),
     ],
 )
-def test_an_error_becomes_openais_shape(
-    error: Exception, status: int, kind: str, code: str, param: str | None
-) -> None:
+def test_an_error_becomes_openais_shape(error: Exception, status: int, kind: str, code: str, param: str | None) -> None:
     refusal = translate(error)
     assert refusal.status == status
     body = msgspec.json.decode(refusal.body())

@@ -29,7 +29,7 @@ def test_the_table_has_at_least_sixty_requests_with_names_of_their_own() -> None
 
 @on_one_loop
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-async def test_it_gets_its_status_and_code(served: Served, case: Case) -> None:
+async def test_it_gets_its_status_and_code(served: Served, case: Case, caplog: pytest.LogCaptureFixture) -> None:
     reply = await talk(served, iter(case.pieces), half_close=case.half_close)
     error = reply.error
     assert (reply.status, error.get("code")) == (case.status, case.code or error.get("code")), reply
@@ -38,6 +38,7 @@ async def test_it_gets_its_status_and_code(served: Served, case: Case) -> None:
         assert error["param"] == case.param
     assert len(reply.body) < 1000
     assert b"Traceback" not in reply.body
+    assert not caplog.records  # a stranger must not be able to fill the log with warnings
     # and it harmed nobody
     good = await talk(served, iter([request(chat())]))
     assert good.status == 200

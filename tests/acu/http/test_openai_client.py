@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient, OpenAI
 
 from tests.acu.http.serving import Served, serving
 
@@ -20,7 +20,7 @@ HELLO: Any = [{"role": "user", "content": "hello"}]
 @asynccontextmanager
 async def client(served: Served, over: str, **options: Any) -> AsyncIterator[AsyncOpenAI]:
     uds = str(served.unix) if over == "unix" else None
-    http = httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=uds))
+    http = DefaultAsyncHttpxClient(transport=httpx2.AsyncHTTPTransport(uds=uds))
     base = "http://localhost/v1" if over == "unix" else f"{served.url}/v1"
     async with AsyncOpenAI(api_key="none", base_url=base, http_client=http, **options) as made:
         yield made
@@ -55,13 +55,19 @@ async def test_a_stream_with_usage(over: str) -> None:
 
 
 async def test_the_clients_own_stream_helper_puts_a_tool_call_together() -> None:
-    tools: Any = [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {
-        "type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}}}]  # fmt: skip
-    async with serving() as served, client(served, "tcp") as ai:
-        async with ai.chat.completions.stream(
-            model="scripted", messages=HELLO, tools=tools, tool_choice="required"
-        ) as stream:
-            final = await stream.get_final_completion()
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    tools: Any = [{"type": "function", "function": {"name": "f", "strict": True, "parameters": schema}}]
+    async with (
+        serving() as served,
+        client(served, "tcp") as ai,
+        ai.chat.completions.stream(model="scripted", messages=HELLO, tools=tools, tool_choice="required") as stream,
+    ):
+        final = await stream.get_final_completion()
     calls = final.choices[0].message.tool_calls
     assert calls
     assert calls[0].function.name == "f"

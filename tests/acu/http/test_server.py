@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -191,15 +192,63 @@ async def test_metrics_show_less_to_strangers() -> None:
     assert stranger.headers["content-type"].startswith("text/plain; version=")
 
 
+async def certificate(folder: Path) -> tuple[Path, Path]:
+    """A self-signed certificate for localhost, and its key."""
+    certificate_file, key_file = folder / "cert.pem", folder / "key.pem"
+    process = await asyncio.create_subprocess_exec(
+        *(
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "1",
+        ),
+        *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
+        *("-keyout", str(key_file), "-out", str(certificate_file)),
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert await process.wait() == 0
+    return certificate_file, key_file
+
+
+async def test_over_tls_everything_is_the_same(tmp_path: Path) -> None:
+    certificate_file, key_file = await certificate(tmp_path)
+    server_side = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server_side.load_cert_chain(certificate_file, key_file)
+    client_side = ssl.create_default_context(cafile=str(certificate_file))
+    body = chat(messages=[{"role": "user", "content": "long"}], stream=True, max_tokens=3000)
+    async with serving(tls=server_side) as served:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", served.port, ssl=client_side, server_hostname="localhost"
+        )
+        for asked in (request(chat()), request(body)):
+            writer.write(asked)
+            reply = await read_reply(reader)
+            assert reply.status == 200
+        assert reply.body.endswith(b"data: [DONE]\n\n")
+        assert reply.body.count(b'"delta":{"content":') >= 300
+        writer.write(request(chat(messages=[{"role": "user", "content": "slow"}], stream=True)))
+        await reader.readuntil(b'"role"')
+        writer.transport.abort()
+        await served.idle()
+        reader, writer = await connect(served)  # plain HTTP on the TLS port
+        writer.write(request(chat()))
+        assert await reader.read() == b""
+        writer.close()
+
+
 async def test_with_keys_the_audit_tells_who_did_what_and_no_content(tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     path.write_text("- {name: team, key: sk-team-0123456789, tenant: blue}")
     path.chmod(0o600)
     async with serving(keys=Keys(path)) as served:
         refused = await talk(served, iter([request(chat())]))
-        served_reply = await talk(
-            served, iter([request(chat(), extra="Authorization: Bearer sk-team-0123456789\r\n")])
-        )
+        served_reply = await talk(served, iter([request(chat(), extra="Authorization: Bearer sk-team-0123456789\r\n")]))
         first, second = await served.recorded(2)
     assert refused.status == 401
     assert refused.headers["www-authenticate"] == "Bearer"

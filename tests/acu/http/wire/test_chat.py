@@ -59,12 +59,12 @@ def test_all_of_the_sampling_arrives() -> None:
 
 
 def test_every_optional_field_may_be_null() -> None:
-    nulls = {field: None for field in ChatBody.__struct_fields__ if field not in {"model", "messages"}}
+    nulls = dict.fromkeys(set(ChatBody.__struct_fields__) - {"model", "messages"})
     assert decoded(**nulls) == decoded()
 
 
 def test_hints_are_accepted_and_change_nothing() -> None:
-    values: dict[str, Any] = {hint: "x" for hint in HINTS} | {"metadata": {"a": "b"}, "store": True}
+    values: dict[str, Any] = dict.fromkeys(HINTS, "x") | {"metadata": {"a": "b"}, "store": True}
     assert decoded(**values) == decoded()
     assert set(HINTS) < set(ChatBody.__struct_fields__)
 

@@ -77,7 +77,13 @@ def test_any_bytes_are_decoded_or_refused_with_400(body: bytes) -> None:
     try:
         DECODER.decode(body)
     except BadRequest as error:
-        assert error.code in {"invalid_json", "invalid_type", "invalid_value", "unknown_parameter", "missing_required_parameter"}
+        assert error.code in {
+            "invalid_json",
+            "invalid_type",
+            "invalid_value",
+            "unknown_parameter",
+            "missing_required_parameter",
+        }
 
 
 def test_text_with_a_nul_character_is_refused() -> None:
