@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,10 +40,11 @@ class Command(Struct, frozen=True):
 
     module: str
     takes_cache_dir: bool = False  # its run is run(args, cache_dir)
+    handles_signals: bool = False  # else ctrl-C raises KeyboardInterrupt while it runs
 
 
 COMMANDS = {
-    "serve": Command("acu.cli_serve"),
+    "serve": Command("acu.cli_serve", handles_signals=True),
     "chat": Command("acu.cli_chat"),
     "status": Command("acu.cli_status"),
     "models": Command("acu.cli_models", takes_cache_dir=True),
@@ -85,13 +87,16 @@ def _run(words: list[str]) -> int:
     if name is None:  # help, --version or a mistake: every command is shown
         for command in COMMANDS.values():
             importlib.import_module(command.module).add_arguments(subparsers)
-        parser.parse_args(words)
-        parser.print_help()
-        return EXIT_REFUSED if words else EXIT_OK
+        if words:
+            parser.parse_args(words)
+        parser.print_help(sys.stderr)
+        return EXIT_REFUSED
     command = COMMANDS[name]
     module = importlib.import_module(command.module)
     module.add_arguments(subparsers)
     args = parser.parse_args(words)
+    if not command.handles_signals:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if command.takes_cache_dir:
         return int(module.run(args, _cache_dir(args)))
     return int(module.run(args))

@@ -104,6 +104,8 @@ def render(report: dict[str, Any]) -> RenderableType:
 
     service, daemon = report["service"], report["daemon"]
     head = Table.grid(padding=(0, 2))
+    head.add_column()
+    head.add_column(overflow="fold")
     for name, value in (
         ("state", state_of(service)),
         ("version", f"{daemon.get('version')}  pid {daemon.get('pid')}  up {duration(daemon.get('uptime_s', 0))}"),

@@ -185,6 +185,7 @@ class Daemon:
         await runner.cleanup()
         await service.stop(STOP_ENGINES_S)
         self._notifier.close()
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
 
     # Signals
 
@@ -267,12 +268,14 @@ class Daemon:
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Hold the signals that the daemon handles; they are delivered when they are no longer held."""
+    """Hold the signals that the daemon handles; what came meanwhile is delivered when they are no longer held."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
     try:
         yield
-    finally:
+    except BaseException:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise
+    # After an orderly end they stay held: a late signal must not turn its exit code 0 into a death by signal.
 
 
 def read_keys(path: str | None) -> Keys | None:

@@ -11,10 +11,9 @@ that the engine will have) is settled when the run is seated.
 from __future__ import annotations
 
 import asyncio
-import functools
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,13 +21,14 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentflow import grammar, toolparser
+from agentflow import grammar
 from agentflow.config import ModelConfig, SchedulerConfig
 from agentflow.engine.protocol import Embedder, Engine
 from agentflow.engine.supervisor import Supervisor, SupervisorLimits
 from agentflow.errors import AgentFlowError, ContextLengthExceeded, InvalidRequest, UnknownModel
 from agentflow.events import Embeddings, FinishReason
-from agentflow.messages import ChatRequest, CompletionRequest, EmbeddingRequest, Sampling, Structured, Tool
+from agentflow.messages import ChatRequest, CompletionRequest, EmbeddingRequest, Sampling, Structured
+from agentflow.plan import Plan, check_token_ids, check_vocabulary, next_seed, tool_use
 from agentflow.prompt import ChatEncoder
 from agentflow.run import Run, RunStatus
 from agentflow.scheduler import Scheduler, Seat
@@ -36,7 +36,6 @@ from agentflow.scheduler.pool import Pool
 from agentflow.status import ModelStatus, ServiceStatus
 from agentflow.stream import Choice, RunStream
 from agentflow.tokenizer import Tokenizer
-from agentflow.toolparser import FORMATS, ListParser, MarkedParser, NamedParser, ToolParser
 
 __all__ = ["RunStream", "ServedModel", "Service"]
 
@@ -71,20 +70,6 @@ class _Model:
         self.tokenizer: asyncio.Future[Tokenizer] = asyncio.get_running_loop().create_future()
         self.encoder: ChatEncoder | None = None
         self.tool_format = "none"
-
-
-def _no_parser() -> None:
-    return None
-
-
-class _Plan(Struct, frozen=True):
-    """What a request comes to once its prompts are encoded. `param` names the caller's field with the prompt."""
-
-    prompts: Sequence[list[int]]
-    sampling: Sampling
-    param: str
-    parser: Callable[[], ToolParser | None] = _no_parser
-    finish_after_calls: FinishReason = "stop"
 
 
 class Service:
@@ -173,28 +158,30 @@ class Service:
         Raises InvalidRequest, Refused; the stream raises EngineFailure and Refused.
         """
         model = self._find(request.model, "chat")
-        await _present(model.tokenizer)
+        tokenizer = await _present(model.tokenizer)
+        check_token_ids(request.sampling, tokenizer.vocab_size)
         encoder = model.encoder
         assert encoder is not None, "it comes with the tokenizer"
         choice = request.tool_choice
         tools = request.tools if choice.mode != "none" else ()
-        sampling, parser = _tool_use(request, tools, model.tool_format)
+        sampling, parser = tool_use(request, tools, model.tool_format)
         self._check_grammar(request.sampling.structured)
         self._check_grammar(sampling.structured)
         size = sum(len(message.content or "") for message in request.messages)
         ids = await self._encode(size, lambda: encoder.encode(request.messages, tools))
         finish: FinishReason = "stop" if choice.mode == "named" else "tool_calls"
-        return await self._stream(model, request, _Plan([ids], sampling, "messages", parser, finish))
+        return await self._stream(model, request, Plan([ids], sampling, "messages", parser, finish))
 
     async def complete(self, request: CompletionRequest) -> RunStream:
         """Continuations of texts, with no chat template. Raises as `chat` does."""
         model = self._find(request.model, "chat")
         tokenizer = await _present(model.tokenizer)
+        check_token_ids(request.sampling, tokenizer.vocab_size)
         self._check_grammar(request.sampling.structured)
         prompts = [
             await self._ids(tokenizer, prompt, f"prompt[{number}]") for number, prompt in enumerate(request.prompts)
         ]
-        return await self._stream(model, request, _Plan(prompts, request.sampling, "prompt"))
+        return await self._stream(model, request, Plan(prompts, request.sampling, "prompt"))
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Vectors of `request.inputs`. Raises InvalidRequest, Refused, EngineFailure."""
@@ -221,7 +208,7 @@ class Service:
             vectors = _truncated(vectors, request.dimensions, model.served.name)
         return Embeddings(vectors, len(run.prompt_token_ids))
 
-    async def _stream(self, model: _Model, request: ChatRequest | CompletionRequest, plan: _Plan) -> RunStream:
+    async def _stream(self, model: _Model, request: ChatRequest | CompletionRequest, plan: Plan) -> RunStream:
         """Submit `n` runs for each prompt, and hand out their events once the first has been taken."""
         runs = self._runs(model, request, plan)
 
@@ -247,7 +234,7 @@ class Service:
             raise
         return stream
 
-    def _runs(self, model: _Model, request: ChatRequest | CompletionRequest, plan: _Plan) -> list[Run]:
+    def _runs(self, model: _Model, request: ChatRequest | CompletionRequest, plan: Plan) -> list[Run]:
         count = len(plan.prompts) * request.n
         if count > self._config.max_choices:
             raise InvalidRequest(
@@ -261,7 +248,7 @@ class Service:
             self._fit(model, len(ids), sampling.max_tokens, plan.param)
             for answer in range(request.n):
                 # Answers to one prompt must differ, and be the same again for the same seed.
-                seeded = sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + answer)
+                seeded = sampling if sampling.seed is None else replace(sampling, seed=next_seed(sampling.seed, answer))
                 runs.append(self._run(model, request, request.id if count == 1 else f"{request.id}-{len(runs)}", ids))
                 runs[-1].sampling = seeded
         return runs
@@ -327,13 +314,7 @@ class Service:
         if isinstance(prompt, str):
             text = prompt
             return await self._encode(len(text), lambda: tokenizer.encode(text, add_special_tokens=special))
-        for token in prompt:
-            if not 0 <= token < tokenizer.vocab_size:
-                raise InvalidRequest(
-                    f"Token id {token} is outside the vocabulary (0 to {tokenizer.vocab_size - 1}).",
-                    param=param,
-                    code="invalid_value",
-                )
+        check_vocabulary(prompt, tokenizer.vocab_size, param)
         return list(prompt)
 
     async def _encode(self, size: int, encode: Callable[[], T]) -> T:
@@ -385,29 +366,6 @@ def _load(served: ServedModel) -> tuple[Tokenizer, ChatEncoder]:
     path = served.config.chat_template
     template = Path(path).read_text(encoding="utf-8") if path is not None else None
     return tokenizer, ChatEncoder(tokenizer, template)
-
-
-def _tool_use(
-    request: ChatRequest, tools: Sequence[Tool], tool_format: str
-) -> tuple[Sampling, Callable[[], ToolParser | None]]:
-    """The sampling that `tool_choice` asks for, and the parser (a fresh one an answer) that finds the calls."""
-    sampling, choice = request.sampling, request.tool_choice
-    if choice.mode == "required":
-        if not tools:
-            raise InvalidRequest("tool_choice is required, but there are no tools.", param="tool_choice")
-        schema = toolparser.required_schema(tools, request.parallel_tool_calls)
-        return replace(sampling, structured=Structured("json", schema, "tools")), ListParser
-    if choice.mode == "named":
-        tool = next((tool for tool in tools if tool.name == choice.name), None)
-        if tool is None:
-            raise InvalidRequest(f"tool_choice names {choice.name!r}, which is not among tools.", param="tool_choice")
-        forced = replace(sampling, structured=Structured("json", toolparser.named_schema(tool), "tools"))
-        return forced, functools.partial(NamedParser, tool.name)
-    # A form that the whole answer must have leaves no room for calls.
-    if not tools or sampling.structured is not None or tool_format not in FORMATS:
-        return sampling, _no_parser
-    names = frozenset(tool.name for tool in tools)
-    return sampling, functools.partial(MarkedParser, FORMATS[tool_format], names)
 
 
 def _truncated(vectors: Any, dimensions: int, model: str) -> Any:

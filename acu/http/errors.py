@@ -52,8 +52,10 @@ class HttpError(AcuError):
         self.close = close
 
     def body(self) -> bytes:
-        """The JSON that goes to the client."""
-        return msgspec.json.encode(ErrorResponse(ErrorBody(str(self), error_type(self.status), self.param, self.code)))
+        """The JSON that goes to the client. What a message repeats of a header may be no UTF-8; it is escaped."""
+        return msgspec.json.encode(
+            ErrorResponse(ErrorBody(printable(str(self)), error_type(self.status), self.param, self.code))
+        )
 
 
 class BadRequest(HttpError):
@@ -132,6 +134,11 @@ def retry_headers(seconds: float) -> dict[str, str]:
         return {}
     seconds = max(0.0, seconds)
     return {"retry-after": str(math.ceil(seconds)), "retry-after-ms": str(math.ceil(seconds * 1000))}
+
+
+def printable(text: str) -> str:
+    """The text with what UTF-8 cannot say escaped: headers are decoded with surrogates for bytes of no UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def raw_response(error: HttpError) -> bytes:

@@ -145,7 +145,7 @@ class Exchange:
             request_id=self.id,
             method=self.request.method,
             route=self.route,
-            path=self.request.path[:256],
+            path=_target(self.request),
             status=self.status,
             code=self.error_code,
             reason=self.end_reason,
@@ -161,6 +161,11 @@ class Exchange:
             completion_tokens=self.usage.completion_tokens,
             duration_s=time.monotonic() - self.started_at,
         )
+
+
+def _target(request: web.BaseRequest) -> str:
+    """The path as it was sent, percent signs and all, in ASCII: it ends up on terminals. The query is nobody's matter."""
+    return request.raw_path.partition("?")[0][:256].encode("ascii", "backslashreplace").decode()
 
 
 def new_id(prefix: str) -> str:

@@ -22,12 +22,12 @@ import struct
 from typing import Any, cast
 
 from aiohttp import web
-from aiohttp.http_exceptions import BadHttpMethod, LineTooLong
+from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError, LineTooLong
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from aiohttp.web_protocol import RequestHandler
 
 from acu.http.app import Face
-from acu.http.errors import HttpError, raw_response
+from acu.http.errors import HttpError, raw_response, translate
 from acu.http.exchange import Peer
 
 FLUSH_S = 1.0
@@ -131,9 +131,14 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what the parser refused, in the shape that all errors have."""
+        """Answer what the parser refused, in the shape that all errors have; anything else is a fault of ours."""
         del status, message
-        return self._face.refuse(request, self.peer, parse_error(exc))
+        if isinstance(exc, ConnectionError):
+            raise exc  # the client is gone; aiohttp ends the connection
+        if isinstance(exc, HttpProcessingError):
+            return self._face.refuse(request, self.peer, parse_error(exc))
+        self.logger.error("a request could not be answered", exc_info=exc)
+        return self._face.refuse(request, self.peer, translate(exc if isinstance(exc, Exception) else RuntimeError()))
 
 
 class FaceServer(web.Server):

@@ -218,8 +218,11 @@ def _load(path: Path, files: _Files, threads: int) -> Callable[[list[Sequence[in
     model.eval()
     padding = model.config.pad_token_id or 0
 
-    @torch.inference_mode()
     def compute(batch: list[Sequence[int]]) -> Any:
+        with torch.inference_mode():
+            return vectors(batch)
+
+    def vectors(batch: list[Sequence[int]]) -> Any:
         longest = max(map(len, batch))
         ids = torch.full((len(batch), longest), padding, dtype=torch.long)
         mask = torch.zeros((len(batch), longest), dtype=torch.long)

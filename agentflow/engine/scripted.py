@@ -35,6 +35,7 @@ from agentflow.tokenizer import ByteTokenizer
 
 _STAGES = ("importing", "loading", "warming")
 _START_TICK_S = 0.05
+_NO_RULE = Rule()
 _GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, are spread as evenly as can be
 
 
@@ -145,7 +146,7 @@ class ScriptedEngine:
                 f"the prompt has {len(ids)} tokens, and the context is {self._max_model_len} tokens long"
             )
         try:
-            return bytes(token_id for token_id in ids if token_id != ByteTokenizer.EOS)
+            return bytes(ids) if ByteTokenizer.EOS not in ids else bytes(i for i in ids if i != ByteTokenizer.EOS)
         except ValueError as error:
             raise InvalidRequest(f"a token id is outside of the vocabulary of {ByteTokenizer.vocab_size}") from error
 
@@ -305,7 +306,7 @@ class _Pace:
     __slots__ = ("_origin", "_phase", "interval_s", "per_delta", "ttft_s")
 
     def __init__(self, script: Script, rule: Rule | None, number: int) -> None:
-        rule = rule or Rule()
+        rule = rule or _NO_RULE
         rate = script.tokens_per_s if rule.tokens_per_s is None else rule.tokens_per_s
         self.ttft_s = script.ttft_s if rule.ttft_s is None else rule.ttft_s
         self.per_delta = rule.tokens_per_delta or script.tokens_per_delta

@@ -113,7 +113,7 @@ def test_idle_connections_do_not_hold_up_the_end(daemon: DaemonFactory) -> None:
 
 
 def test_a_client_that_does_not_read_does_not_hold_up_the_end(daemon: DaemonFactory) -> None:
-    running = daemon({"daemon": {"drain_timeout_s": 1}}, script={"answer": "0123456789" * 500_000})
+    running = daemon({"daemon": {"drain_timeout_s": 1}}, script={"answer": "0123456789" * 60_000})
     body = json.dumps({"model": "large", "messages": [{"role": "user", "content": "x"}], "stream": True}).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.socket(socket.AF_UNIX) as deaf:
@@ -144,7 +144,8 @@ def test_a_signal_at_any_moment_of_the_start_leaves_no_socket(
             time.sleep(0.3)
             process.send_signal(signal.SIGTERM)
         code = process.wait(60)
-        assert code in {0, 130, -number, -signal.SIGTERM}
+        # 1: ctrl-C while the interpreter itself starts, before any of our code
+        assert code in {0, -number, -signal.SIGTERM, *([1] if number is signal.SIGINT else [])}
         assert not path.exists()
 
 

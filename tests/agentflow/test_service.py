@@ -232,6 +232,26 @@ async def test_completions_continue_each_prompt_n_times_in_order() -> None:
             await it.service.complete(CompletionRequest(id="r", model="m", prompts=((999_999,),)))
 
 
+async def test_token_ids_outside_the_vocabulary_are_refused_by_their_field() -> None:
+    async with bench() as it:
+        for sampling, param in (
+            (Sampling(stop_token_ids=(5, 300)), "stop_token_ids"),
+            (Sampling(logit_bias={70_000: 1.0}), "logit_bias"),
+        ):
+            with pytest.raises(InvalidRequest, match="is outside the vocabulary") as refusal:
+                await it.chat("hi", sampling=sampling)
+            assert refusal.value.param == param
+        assert it.ended == []
+
+
+async def test_each_answer_has_a_seed_of_its_own_within_64_bits() -> None:
+    async with bench(says("x")) as it:
+        for seed, expected in ((7, {7, 8, 9}), (2**63 - 2, {2**63 - 2, 2**63 - 1, 2**63 - 4})):
+            it.ended.clear()
+            await it.chat("hi", n=3, sampling=Sampling(seed=seed))
+            assert {run.sampling.seed for run in it.ended} == expected
+
+
 async def test_too_many_answers_are_refused() -> None:
     async with bench(max_choices=4) as it:
         with pytest.raises(InvalidRequest, match="5 answers were asked for; at most 4"):

@@ -1,9 +1,9 @@
 """The output of an engine's processes, read line by line on the event loop.
 
 The processes write into one pipe (see child.py). A record of their logs begins with a separator and its level; lines
-without one belong to the record before, a traceback for instance. Warnings and worse go on into the daemon's log; the
-last lines are kept, for `root_cause` to say why an engine did not start or ended; the lines that tell how far a start is
-become StartProgress.
+without one belong to the record before, a traceback for instance. The first lines of warnings and worse go on into the
+daemon's log, the rest only when it is set to debug. The last lines are kept, for `root_cause` to say why an engine did not
+start or why it ended. Lines that tell how far a start is become StartProgress.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class ChildLog:
         os.set_blocking(self._reading_fd, False)
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._rest = b""
-        self._level = logging.DEBUG
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._reading_fd, self._read)
 
@@ -56,12 +55,13 @@ class ChildLog:
             self._reading_fd = self.writing_fd = -1
 
     def root_cause(self) -> str | None:
-        """The first error that the processes told of, as one sentence, or None if they told of none."""
+        """The first error that the processes told of and that is no mere echo of another, or None."""
         if self._reading_fd >= 0:
             self._read()
         errors = [match for line in self._lines if (match := _ERROR.match(line))]
-        telling = [match for match in errors if not _VAGUE.search(match["text"])]
-        for match in telling or errors:
+        for match in errors:
+            if _VAGUE.search(match["text"]):
+                continue
             text = match["text"].strip().rstrip(".")
             return text if match["name"] in ("ValueError", "RuntimeError") else f"{match['name']}: {text}"
         return None
@@ -78,13 +78,12 @@ class ChildLog:
 
     def _take(self, line: str) -> None:
         record = _RECORD.match(line)
-        text = line
+        text, level = line, logging.DEBUG
         if record:
-            self._level = logging.getLevelNamesMapping().get(record["level"], logging.INFO)
-            text = record["text"]
+            text, level = record["text"], logging.getLevelNamesMapping().get(record["level"], logging.INFO)
             for pattern, stage in _STAGES:
                 if pattern.search(text):
                     self._progress(StartProgress(stage))
                     break
         self._lines.append(text)
-        _log.log(self._level if self._level >= logging.WARNING else logging.DEBUG, "%s", text)
+        _log.log(level if level >= logging.WARNING else logging.DEBUG, "%s", text)

@@ -14,7 +14,13 @@ from msgspec import Struct
 
 from agentflow.errors import EngineStartFailed
 
-_TCMALLOC_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
+_TCMALLOC_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/lib",
+)
 
 
 class MachineFacts(Struct, frozen=True):
@@ -131,7 +137,8 @@ def _cpu_flags() -> frozenset[str]:
 
 def _preloads() -> tuple[str, ...]:
     """Paths of tcmalloc and of Intel's OpenMP (x86 only), in the order in which they must be preloaded."""
-    found = [path for folder in _TCMALLOC_FOLDERS for path in sorted(Path(folder).glob("libtcmalloc_minimal.so*"))[:1]][:1]
+    allocators = [path for folder in _TCMALLOC_FOLDERS for path in sorted(Path(folder).glob("libtcmalloc_minimal.so*"))]
+    found = allocators[:1]
     openmp = Path(sys.prefix) / "lib" / "libiomp5.so"
     if platform.machine() == "x86_64" and openmp.exists():
         found.append(openmp)

@@ -38,7 +38,8 @@ class GrammarCheck:
                 return await verdict
         except TimeoutError as error:
             raise InvalidGrammar(
-                f"compiling it took longer than {self._limit_s:g} s (scheduler.grammar_compile_s)", param=structured.param
+                f"compiling it took longer than {self._limit_s:g} s (scheduler.grammar_compile_s)",
+                param=structured.param,
             ) from error
 
     def close(self) -> None:
@@ -58,10 +59,10 @@ class GrammarCheck:
         from vllm.v1.structured_output.request import get_structured_output_key
 
         params = core_request.sampling_params.structured_outputs
-        if params is None or params._backend != "guidance":  # noqa: SLF001 - set by vLLM's own validation
+        if params is None or params._backend != "guidance":
             return None
         if self._ll_tokenizer is None:
-            self._ll_tokenizer = GuidanceBackend._build_ll_tokenizer(self._tokenizer, self._vocab_size)  # noqa: SLF001
+            self._ll_tokenizer = GuidanceBackend._build_ll_tokenizer(self._tokenizer, self._vocab_size)
         grammar = serialize_guidance_grammar(*get_structured_output_key(params), disable_any_whitespace=True)
         matcher = llguidance.LLMatcher(self._ll_tokenizer, grammar, log_level=0)
         if not matcher.get_error():

@@ -33,6 +33,7 @@ from agentflow.engine.vllm.spawning import spawning
 from agentflow.engine.vllm.tuning import EngineChoices
 from agentflow.errors import EngineDied, EngineFailure, EngineStartFailed
 
+GRACE_S = 2.0  # for the processes to end by themselves: they hold nothing that is worth a longer wait
 REAP_S = 2.0
 
 
@@ -54,9 +55,9 @@ class EngineHost:
     @property
     def failure(self) -> EngineFailure | None:
         """Why the engine cannot work any more; notices by itself that a process ended."""
-        if self._failure is None and self.llm is not None and not self._stopped:
-            if self.llm.errored or self.processes.root_ended():
-                self.fail(EngineDied(self._obituary()))
+        running = self._failure is None and self.llm is not None and not self._stopped
+        if running and (self.llm.errored or self.processes.root_ended()):
+            self.fail(EngineDied(self._obituary()))
         return self._failure
 
     def fail(self, failure: EngineFailure) -> None:
@@ -116,11 +117,12 @@ class EngineHost:
         self._stopped = True
         if self.llm is not None and self._failure is None:
             self.fail(EngineDied("the engine was stopped"))
-            await asyncio.to_thread(self.llm.shutdown, timeout_s)
+            await asyncio.to_thread(self.llm.shutdown, min(timeout_s, GRACE_S))
         self._find_processes()
         self.processes.kill()
         if self.llm is not None:
             await asyncio.to_thread(self.llm.shutdown, 0.0)  # reaps the dead and closes the sockets
+            self.llm.shutdown = _nothing  # its __del__ calls it, perhaps when the interpreter has no modules any more
         await self._gone(REAP_S)
         self.llm = None
         self._over.set()
@@ -133,7 +135,7 @@ class EngineHost:
 
     async def _gone(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        while not self.processes.gone() and time.monotonic() < deadline:
+        while not self.processes.gone() and time.monotonic() < deadline:  # noqa: ASYNC110 - dying takes milliseconds
             await asyncio.sleep(0.01)
 
     def _find_processes(self) -> None:
@@ -172,6 +174,9 @@ class EngineHost:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(hand_over)
         self._over.wait()
+
+
+def _nothing() -> None: ...
 
 
 def _construct(args: dict[str, Any]) -> Any:

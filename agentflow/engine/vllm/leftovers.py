@@ -19,7 +19,7 @@ from contextlib import suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 
-_SHM = Path("/dev/shm")
+_SHM = Path("/dev/shm")  # noqa: S108 - looked into, not written to
 _FOLDER = re.compile(r"acu-engine-(?P<pid>\d+)-\w+")
 _OPENMP = re.compile(r"__KMP_REGISTERED_LIB_(?P<pid>\d+)_(?P<uid>\d+)")
 
@@ -40,7 +40,7 @@ def shared_memory_of(pid: int) -> frozenset[str]:
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace").splitlines():
             path = line.rpartition(" ")[2]
-            if path.startswith("/dev/shm/") and path.count("/") == 3:
+            if Path(path).parent == _SHM:
                 names.add(path.rpartition("/")[2])
     return frozenset(names)
 

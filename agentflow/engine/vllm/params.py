@@ -9,7 +9,6 @@ from agentflow.engine.protocol import GenerateRequest
 from agentflow.errors import InvalidGrammar, InvalidRequest
 from agentflow.messages import Structured
 
-
 _SCHEMA_OPTIONS = {"whitespace_flexible": False, "coerce_one_of": True}
 """llguidance's, in place of any that the caller put into the schema: compact JSON, which cannot run away in blanks, and
 `oneOf` taken as `anyOf`, which is what it can do."""
@@ -51,7 +50,9 @@ def refusal(error: ValueError, request: GenerateRequest) -> InvalidRequest:
     """What vLLM's validation refused, in the caller's terms."""
     structured = request.sampling.structured
     message = str(error)
-    if structured is not None and any(word in message.lower() for word in ("grammar", "schema", "regex", "structured", "choice")):
+    if structured is not None and any(
+        word in message.lower() for word in ("grammar", "schema", "regex", "structured", "choice")
+    ):
         return InvalidGrammar(message, param=structured.param)
     return InvalidRequest(message, param=getattr(error, "parameter", None))
 

@@ -2,8 +2,9 @@
 
 On a CPU: bfloat16 where the processor multiplies it natively, else float32 (see `_dtype`); small KV blocks, so that most of
 a conversation's prefix is found again; small steps, so that a long prompt does not hold up the others; a KV pool that takes
-a part of the free memory; compiled code where there is a compiler (1.5 times the tokens at 16 streams; the first start
-takes a minute more, later ones some seconds, since the compiler's cache is kept). On a GPU: vLLM's own choices, within the operator's shares of its memory.
+a part of the free memory; compiled code where there is a compiler (half as many tokens again at 16 streams; the first
+start takes a minute more, later ones some seconds, since the compiler's cache is kept). On a GPU: vLLM's own choices, within
+the operator's shares of its memory.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ MIB = 1 << 20
 GIB = 1 << 30
 CPU_BLOCK = 32  # tokens; the CPU kernels want a multiple of 32, and a prefix is reused by whole blocks
 CPU_KV_LIMIT = 4 * GIB
-RUNTIME_BYTES = 2 * GIB  # interpreter, libraries and activations of EngineCore and its worker, measured on a small model
+RUNTIME_BYTES = (
+    2 * GIB
+)  # interpreter, libraries and activations of EngineCore and its worker, measured on a small model
 MAX_LOGPROBS = 20  # what OpenAI's API allows
 
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}

@@ -15,8 +15,8 @@ from msgspec import Struct
 CHAT = "/v1/chat/completions"
 EMBEDDINGS = "/v1/embeddings"
 COMPLETIONS = "/v1/completions"
-HEADER_TIMEOUT_S = 0.4
-BODY_TIMEOUT_S = 0.4
+HEADER_TIMEOUT_S = 1.0
+BODY_TIMEOUT_S = 1.0
 HELLO = [{"role": "user", "content": "hello"}]
 
 
@@ -294,6 +294,11 @@ def _http_cases() -> Iterator[Case]:
     yield wire("DNS rebinding", request(chat(), host="evil.example"), 403, "host_not_allowed")
     yield wire(
         "Host localhost.evil.example", request(chat(), host="localhost.evil.example:80"), 403, "host_not_allowed"
+    )
+    yield wire("Host of no UTF-8", request(chat(), host="evil\xff\xfe"), 403, "host_not_allowed")
+    yield wire("a path of no UTF-8", request(chat(), path="/v1/\xff\xfe"), 400, "bad_request")
+    yield wire(
+        "a path of no UTF-8, encoded", request(method="GET", path="/v1/models/%ff%fe%00%1b"), 404, "model_not_found"
     )
     yield wire("no Host", b"GET /v1/models HTTP/1.1\r\n\r\n", 400, "bad_request")
     yield wire("two Hosts", request(chat(), extra="Host: evil.example\r\n"), 400, "bad_request")

@@ -35,7 +35,7 @@ async def talk(
     served: Served, pieces: Iterator[bytes | float], *, half_close: bool = False, patience_s: float = 5.0
 ) -> Reply:
     """Send bytes (a float is a pause in seconds), and read one answer. The server may answer at any time."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    reader, writer = await served.connect()
 
     async def send() -> None:
         try:

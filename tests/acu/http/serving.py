@@ -48,8 +48,20 @@ class Served:
         self.port = port
         self.unix = unix
         self.url = f"http://127.0.0.1:{port}"
+        self.clients: list[asyncio.StreamWriter] = []
         self.records: list[dict[str, Any]] = []
         self.responses: list[tuple[str, int]] = []
+
+    async def connect(
+        self, *, unix: bool = False, limit: int = 2**16, **tls: Any
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A client's connection. Whatever a test leaves open is cut when the server ends."""
+        if unix:
+            reader, writer = await asyncio.open_unix_connection(self.unix, limit=limit)
+        else:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=limit, **tls)
+        self.clients.append(writer)
+        return reader, writer
 
     async def idle(self) -> None:
         """Return when no run waits or runs."""
@@ -106,6 +118,8 @@ async def serving(
                         await asyncio.sleep(0.005)
                 yield served
             finally:
+                for client in served.clients:
+                    client.transport.abort()
                 await runner.cleanup()
                 await service.stop()
 

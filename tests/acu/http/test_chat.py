@@ -142,7 +142,7 @@ async def test_a_full_queue_is_told_with_429_and_when_to_come_again() -> None:
         slow = request(chat(messages=[{"role": "user", "content": "slow"}]))
         connections = []
         for waiting in range(2):
-            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+            reader, writer = await served.connect()
             writer.write(slow)
             connections.append((reader, writer))
             async with asyncio.timeout(5):
@@ -159,7 +159,7 @@ async def test_a_full_queue_is_told_with_429_and_when_to_come_again() -> None:
 
 async def test_a_deadline_of_the_client_is_kept() -> None:
     async with serving(max_running=1) as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        reader, writer = await served.connect()
         writer.write(request(chat(messages=[{"role": "user", "content": "slow"}], stream=True)))
         await reader.readuntil(b"data: ")
         reply = await talk(served, iter([request(chat(), extra="x-acu-deadline-ms: 100\r\n")]))

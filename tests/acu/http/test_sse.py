@@ -103,7 +103,7 @@ async def test_a_completion_streams_too() -> None:
 
 async def test_http_10_gets_the_stream_without_chunks() -> None:
     async with serving() as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        reader, writer = await served.connect()
         writer.write(say("hello").replace(b"HTTP/1.1", b"HTTP/1.0"))
         answer = await reader.read()
         writer.close()
@@ -114,7 +114,7 @@ async def test_http_10_gets_the_stream_without_chunks() -> None:
 
 async def test_an_engine_that_dies_in_mid_stream_is_told_in_the_stream() -> None:
     async with serving() as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        reader, writer = await served.connect()
         writer.write(say("die"))
         reply = await read_reply(reader)
         assert await reader.read() == b""  # the connection is closed
@@ -142,7 +142,7 @@ async def test_a_client_that_goes_away_frees_its_slot(stream: bool) -> None:
         body = chat(messages=[{"role": "user", "content": "slow"}], stream=stream)
         writers = []
         for _ in range(20):
-            _, writer = await asyncio.open_connection("127.0.0.1", served.port)
+            _, writer = await served.connect()
             writer.write(request(body))
             writers.append(writer)
         async with asyncio.timeout(5):
@@ -157,7 +157,7 @@ async def test_a_client_that_goes_away_frees_its_slot(stream: bool) -> None:
 
 async def test_a_client_that_goes_away_while_it_waits_leaves_the_queue() -> None:
     async with serving(max_running=1) as served:
-        first, second = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(2)]
+        first, second = [await served.connect() for _ in range(2)]
         first[1].write(say("slow"))
         await first[0].readuntil(b"data: ")
         second[1].write(say("slow"))
@@ -174,7 +174,7 @@ async def test_a_client_that_goes_away_while_it_waits_leaves_the_queue() -> None
 
 async def read_nothing(served: Served) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Ask for megabytes and do not read them. A unix socket holds no more than 200 KB of them."""
-    reader, writer = await asyncio.open_unix_connection(served.unix, limit=1024)
+    reader, writer = await served.connect(unix=True, limit=1024)
     writer.write(say("long", max_tokens=30_000))
     return reader, writer
 

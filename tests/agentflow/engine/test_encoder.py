@@ -153,7 +153,11 @@ async def test_the_nearest_of_ten_sentences_is_the_right_one(real_model_cache: P
     tokenizer.no_truncation()
     encoder = Encoder(path, ModelConfig(model="all-minilm-l6-v2"))
     info = await encoder.start(lambda _: None)
-    questions = {"How long should noodles cook?": 2, "Which planet did the probe reach?": 3, "Who won the football match?": 7}
+    questions = {
+        "How long should noodles cook?": 2,
+        "Which planet did the probe reach?": 3,
+        "Who won the football match?": 7,
+    }
     ids = [tokenizer.encode(text).ids for text in [*SENTENCES, *questions]]
     vectors = await encoder.embed(ids)
     alone = await encoder.embed([ids[4]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
@@ -72,6 +72,7 @@ def test_a_long_name_is_not_repeated_whole() -> None:
     assert len(str(refused(b'{"items":[],"%b":1}' % (b"x" * 100_000)))) < 300
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_decoded_or_refused_with_400(body: bytes) -> None:
     try:

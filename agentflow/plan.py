@@ -1,0 +1,79 @@
+"""Plan: what a request comes to before any engine sees it. Pure.
+
+Which sampling and which parser `tool_choice` asks for, whether the caller's token ids exist, and a seed for each answer.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from agentflow import toolparser
+from agentflow.errors import InvalidRequest
+from agentflow.events import FinishReason
+from agentflow.messages import ChatRequest, Sampling, Structured, Tool
+from agentflow.toolparser import FORMATS, ListParser, MarkedParser, NamedParser, ToolParser
+
+MAX_SEED = 2**63
+
+
+def no_parser() -> None:
+    """For answers in which everything is text."""
+
+
+class Plan(Struct, frozen=True):
+    """What a request comes to once its prompts are encoded. `param` names the caller's field with the prompt."""
+
+    prompts: Sequence[list[int]]
+    sampling: Sampling
+    param: str
+    parser: Callable[[], ToolParser | None] = no_parser
+    finish_after_calls: FinishReason = "stop"
+
+
+def tool_use(
+    request: ChatRequest, tools: Sequence[Tool], tool_format: str
+) -> tuple[Sampling, Callable[[], ToolParser | None]]:
+    """The sampling that `tool_choice` asks for, and the parser (a fresh one an answer) that finds the calls."""
+    sampling, choice = request.sampling, request.tool_choice
+    if choice.mode == "required":
+        if not tools:
+            raise InvalidRequest("tool_choice is required, but there are no tools.", param="tool_choice")
+        schema = toolparser.required_schema(tools, request.parallel_tool_calls)
+        return replace(sampling, structured=Structured("json", schema, "tools")), ListParser
+    if choice.mode == "named":
+        tool = next((tool for tool in tools if tool.name == choice.name), None)
+        if tool is None:
+            raise InvalidRequest(f"tool_choice names {choice.name!r}, which is not among tools.", param="tool_choice")
+        forced = replace(sampling, structured=Structured("json", toolparser.named_schema(tool), "tools"))
+        return forced, functools.partial(NamedParser, tool.name)
+    # A form that the whole answer must have leaves no room for calls.
+    if not tools or sampling.structured is not None or tool_format not in FORMATS:
+        return sampling, no_parser
+    names = frozenset(tool.name for tool in tools)
+    return sampling, functools.partial(MarkedParser, FORMATS[tool_format], names)
+
+
+def check_token_ids(sampling: Sampling, vocab_size: int) -> None:
+    """Raise InvalidRequest for a token id of the caller's that the model does not have."""
+    check_vocabulary(sampling.stop_token_ids, vocab_size, "stop_token_ids")
+    check_vocabulary(sampling.logit_bias or (), vocab_size, "logit_bias")
+
+
+def check_vocabulary(tokens: Iterable[int], vocab_size: int, param: str) -> None:
+    """Raise InvalidRequest, naming the field `param`, for the first of `tokens` that the model does not have."""
+    for token in tokens:
+        if not 0 <= token < vocab_size:
+            raise InvalidRequest(
+                f"Token id {token} is outside the vocabulary (0 to {vocab_size - 1}).",
+                param=param,
+                code="invalid_value",
+            )
+
+
+def next_seed(seed: int, answer: int) -> int:
+    """A seed of its own for each answer, within the 64 bits that engines take."""
+    return seed + answer if seed + answer < MAX_SEED else seed - answer

@@ -1,0 +1,72 @@
+"""The `acu` command itself: help, exit codes, and which modules a command imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from acu.cli import COMMANDS, command_named
+from tests.acu.running import ROOT, acu
+
+
+def test_help_shows_every_command_the_exit_codes_and_where_the_configuration_lies(
+    clean_environ: dict[str, str],
+) -> None:
+    done = acu("--help", environ=clean_environ)
+    assert done.returncode == 0
+    for word in (*COMMANDS, "exit codes:", "ACU_CONFIG", "/etc/acu/acu.yaml", "acu models pull"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, clean_environ: dict[str, str]) -> None:
+    done = acu(command, "--help", environ=clean_environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"usage: acu {command}" in done.stdout
+
+
+@pytest.mark.parametrize("words", [(), ("frobnicate",), ("serve", "--frobnicate"), ("config",), ("--bind", "x", "serve")])
+def test_wrong_usage_is_exit_code_2_on_standard_error(words: tuple[str, ...], clean_environ: dict[str, str]) -> None:
+    done = acu(*words, environ=clean_environ)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "usage: acu" in done.stderr
+
+
+def test_version_names_the_parts(clean_environ: dict[str, str]) -> None:
+    done = acu("version", environ=clean_environ)
+    assert done.returncode == 0
+    assert done.stdout.startswith("acu 0.")
+    assert "aiohttp " in done.stdout
+
+
+@pytest.mark.parametrize("command", ["chat", "status"])
+def test_without_a_daemon_a_client_command_says_how_to_start_one(command: str, clean_environ: dict[str, str]) -> None:
+    done = acu(command, environ=clean_environ)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "no daemon listens on" in done.stderr
+    assert "acu serve" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_command_is_found_behind_the_configuration_option() -> None:
+    assert command_named(["-c", "serve", "status"]) == "status"
+    assert command_named(["--config=chat", "status", "chat"]) == "status"
+    assert command_named(["--help"]) is None
+    assert command_named([]) is None
+
+
+def test_a_command_imports_no_other_command_and_no_heavy_library(clean_environ: dict[str, str]) -> None:
+    program = (
+        "import sys; from acu import cli, cli_status\n"
+        "assert not {'rich', 'structlog', 'aiohttp', 'uvloop', 'numpy', 'acu.daemon', 'acu.cli_chat'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=clean_environ, check=True)
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    command = f"{sys.executable} -m acu config schema | head -c 1 > {tmp_path / 'out'}; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=clean_environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

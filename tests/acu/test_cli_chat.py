@@ -1,0 +1,219 @@
+"""acu chat, against the real daemon: once, through a pipe, and on a real terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from acu.chat import Conversation, visible
+from acu.cli_chat import loading_text
+from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu, until
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]")
+SCRIPT = {
+    "rules": [
+        {"match": "^slow$", "answer": "tick " * 2000, "tokens_per_s": 100.0},
+        {"match": "be brief", "within": "prompt", "answer": "ok."},
+        {"match": "two\nlines", "answer": "both arrived"},
+        {"match": "first(.|\n)*You said: first(.|\n)*second", "within": "prompt", "answer": "I remember"},
+    ]
+}
+
+
+@pytest.fixture
+def running(daemon: DaemonFactory) -> RunningDaemon:
+    """A daemon with this module's script."""
+    return daemon(script=SCRIPT)
+
+
+def chat(running: RunningDaemon, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run `acu chat` to its end."""
+    return acu("chat", "--socket", str(running.socket), *words, environ=running.environ, stdin=stdin)
+
+
+def test_once_answers_on_standard_output_and_nothing_else(running: RunningDaemon) -> None:
+    done = chat(running, "--once", "hello")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "You said: hello\n", "")
+
+
+def test_once_reads_standard_input(running: RunningDaemon) -> None:
+    assert chat(running, "--once", "-", stdin="from a pipe\n").stdout == "You said: from a pipe\n"
+    done = chat(running, "--once", "-", stdin="  \n")
+    assert done.returncode == 1
+    assert "there is no text to answer" in done.stderr
+
+
+def test_options_reach_the_model(running: RunningDaemon) -> None:
+    assert chat(running, "--once", "abcdefgh", "--max-tokens", "5", "--temperature", "0").stdout == "You s\n"
+    assert chat(running, "--once", "x", "--system", "be brief").stdout == "ok.\n"
+
+
+def test_errors_of_the_api_are_one_line_and_exit_code_1(running: RunningDaemon) -> None:
+    done = chat(running, "--once", "x", "--model", "no-such-model")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no-such-model" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert chat(running, "--once", "x", "--temperature", "9").returncode == 1
+
+
+def test_a_pipe_is_a_conversation_of_a_line_each(running: RunningDaemon) -> None:
+    done = chat(running, stdin="first\nsecond\n\n/model nope\nx\n")
+    assert done.stdout == "You said: first\nI remember\n"
+    assert "error: " in done.stderr
+    assert done.returncode == 1
+
+
+def test_commands_change_the_conversation(running: RunningDaemon) -> None:
+    done = chat(running, stdin="first\n/clear\nsecond\n/system be brief\nx\n/system\nx\n/model\n/what\n/help\n/quit\nno\n")
+    assert done.stdout == "You said: first\nYou said: second\nok.\nYou said: x\n"
+    assert "scripted" in done.stderr
+    assert "unknown command /what" in done.stderr
+    assert "/system TEXT" in done.stderr
+    assert done.returncode == 0
+
+
+def test_a_loading_model_is_waited_for_with_progress(daemon: DaemonFactory) -> None:
+    running = daemon(script={"start_s": 2.0}, ready=False)
+    done = chat(running, "--once", "hello")
+    assert done.stdout == "You said: hello\n"
+    assert "loading scripted: " in done.stderr
+
+
+def test_a_daemon_that_goes_away_in_an_answer_is_told(running: RunningDaemon) -> None:
+    command = [sys.executable, "-m", "acu", "chat", "--socket", str(running.socket), "--once", "slow"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=running.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.read(4) == "tick"
+    running.process.kill()
+    running.process.wait()
+    running.checked = True
+    _, errors = process.communicate()
+    assert process.returncode == 3
+    assert "daemon" in errors
+    assert errors.count("\n") == 1
+
+
+class Terminal:
+    """`acu chat` on a pseudo-terminal, and the hands of its user."""
+
+    def __init__(self, running: RunningDaemon) -> None:
+        self.screen = ""
+        pid, self._fd = pty.fork()
+        if pid == 0:
+            os.chdir(ROOT)
+            words = [sys.executable, "-m", "acu", "chat", "--socket", str(running.socket)]
+            os.execve(sys.executable, words, {**running.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"})
+        self.pid = pid
+
+    def type(self, text: str) -> None:
+        """Press keys."""
+        os.write(self._fd, text.encode())
+
+    def wait_for(self, text: str, timeout_s: float = 60.0) -> None:
+        """Read until `text` has appeared since the last wait."""
+        give_up_at = time.monotonic() + timeout_s
+        while text not in ESCAPES.sub("", self.screen):
+            assert time.monotonic() < give_up_at, f"{text!r} did not appear in {ESCAPES.sub('', self.screen)!r}"
+            if select.select([self._fd], [], [], 0.1)[0]:
+                with contextlib.suppress(OSError):
+                    self.screen += os.read(self._fd, 65_536).decode(errors="replace")
+        self.screen = ""
+
+    def exit_code(self) -> int:
+        """Wait for the end, reading what still comes."""
+        while True:
+            done, status = os.waitpid(self.pid, os.WNOHANG)
+            if done:
+                self.pid = 0
+                return os.waitstatus_to_exitcode(status)
+            if select.select([self._fd], [], [], 0.05)[0]:
+                with contextlib.suppress(OSError):
+                    os.read(self._fd, 65_536)
+
+    def close(self) -> None:
+        """Hang up."""
+        os.close(self._fd)
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+
+@pytest.fixture
+def terminal(running: RunningDaemon) -> Iterator[Terminal]:
+    """A terminal whose prompt is there."""
+    terminal = Terminal(running)
+    terminal.wait_for("> ")
+    yield terminal
+    terminal.close()
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Terminal, running: RunningDaemon) -> None:
+    terminal.type("slow\r")
+    terminal.wait_for("tick tick")
+    assert running.running() == 1
+    terminal.type("\x03")
+    terminal.wait_for("(stopped)")
+    until(lambda: running.running() == 0, "the run is aborted")
+    terminal.wait_for("> ")
+    terminal.type("hello\r")
+    terminal.wait_for("You said: hello")
+    terminal.wait_for("> ")
+    terminal.type("\x04")
+    assert terminal.exit_code() == 0
+
+
+def test_ctrl_c_at_the_prompt_clears_the_line(terminal: Terminal) -> None:
+    terminal.type("never sent\x03")
+    terminal.wait_for("> ")
+    terminal.type("sent\r")
+    terminal.wait_for("You said: sent")
+    terminal.type("/quit\r")
+    assert terminal.exit_code() == 0
+
+
+def test_a_message_may_have_several_lines_and_history_is_private(terminal: Terminal, running: RunningDaemon) -> None:
+    terminal.type("two\\\r")
+    terminal.wait_for("... ")
+    terminal.type("lines\r")
+    terminal.wait_for("both arrived")
+    terminal.wait_for("> ")
+    terminal.type("\x04")
+    assert terminal.exit_code() == 0
+    history = Path(running.environ["HOME"]) / ".local" / "state" / "acu" / "chat_history"
+    assert "lines" in history.read_text()
+    assert history.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_models_escape_sequences_do_not_reach_the_terminal() -> None:
+    assert visible("a\x1b[2Jb\x07\x9bc\n\td\u00e9") == "a[2Jbc\n\td\u00e9"
+
+
+def test_a_conversation_keeps_only_answered_messages() -> None:
+    conversation = Conversation("sys")
+    conversation.with_user("lost")
+    conversation.add("q", "a")
+    assert [message["content"] for message in conversation.with_user("next")] == ["sys", "q", "a", "next"]
+    conversation.restart(None)
+    assert conversation.with_user("x") == [{"role": "user", "content": "x"}]
+
+
+def test_loading_names_the_models_that_are_not_ready() -> None:
+    models = [
+        {"model": "a", "ready": True, "stage": "ready", "fraction": None},
+        {"model": "b", "ready": False, "stage": "loading", "fraction": 0.5},
+    ]
+    assert loading_text({"ready": False, "reason": "b loads", "models": models}) == "loading b: loading 50%"
+    assert loading_text({"ready": False, "reason": "draining", "models": []}) == "draining"

@@ -1,0 +1,68 @@
+"""acu status, against the real daemon."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+from acu.cli_status import duration
+from tests.acu.running import ROOT, DaemonFactory, acu
+
+
+def test_the_table_shows_models_engines_and_the_machine(daemon: DaemonFactory) -> None:
+    running = daemon()
+    done = acu("status", "-c", str(running.config), environ=running.environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    for word in ("ready", "scripted/0", "scripted-embed/0", "smollm2-135m-instruct", f"pid {running.pid}", "no GPU"):
+        assert word in done.stdout.replace("\n", " "), done.stdout
+    assert str(running.socket) in done.stdout.replace("\n", "").replace(" ", "")
+
+
+def test_the_json_is_the_daemons_whole_report(daemon: DaemonFactory) -> None:
+    running = daemon()
+    done = acu("status", "--socket", str(running.socket), "--json", environ=running.environ)
+    report = json.loads(done.stdout)
+    assert report["daemon"]["pid"] == running.pid
+    assert [model["name"] for model in report["service"]["models"]] == ["scripted", "scripted-embed"]
+
+
+def test_a_daemon_that_is_not_ready_is_exit_code_1(daemon: DaemonFactory) -> None:
+    running = daemon(script={"start_s": 3600.0}, ready=False)
+    done = acu("status", "--socket", str(running.socket), environ=running.environ)
+    assert done.returncode == 1
+    assert "not ready" in done.stdout
+    assert "starting" in done.stdout
+
+
+def test_over_tcp_without_a_key_the_report_is_refused_in_one_line(daemon: DaemonFactory) -> None:
+    running = daemon()
+    done = acu("status", "--url", running.url, environ=running.environ)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "admin" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_url_that_is_none_and_one_where_nobody_listens(clean_environ: dict[str, str]) -> None:
+    assert "is no URL" in acu("status", "--url", "box", environ=clean_environ).stderr
+    done = acu("status", "--url", "http://127.0.0.1:1", environ=clean_environ)
+    assert done.returncode == 3
+    assert "no daemon listens on http://127.0.0.1:1" in done.stderr
+
+
+def test_watch_goes_on_until_it_is_interrupted(daemon: DaemonFactory) -> None:
+    running = daemon()
+    command = [sys.executable, "-m", "acu", "status", "--socket", str(running.socket), "--watch", "--json"]
+    process = subprocess.Popen(command, cwd=ROOT, env=running.environ, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    first, second = json.loads(process.stdout.readline()), json.loads(process.stdout.readline())
+    assert second["daemon"]["uptime_s"] > first["daemon"]["uptime_s"]
+    time.sleep(0.1)
+    process.send_signal(2)
+    process.communicate()
+    assert process.returncode == 130
+
+
+def test_a_duration_is_told_in_the_units_that_fit() -> None:
+    assert [duration(s) for s in (5, 65, 3725)] == ["5 s", "1 min 5 s", "1 h 2 min"]

@@ -1,0 +1,204 @@
+"""What the daemon refuses to start on: exit code 2, one line that says what to do, and nothing left."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from acu.client import Client, Target
+from tests.acu.running import DaemonFactory, acu
+
+
+def refusal(tmp_path: Path, environ: dict[str, str], document: dict[str, object], *flags: str) -> str:
+    """The one line with which `acu serve` refuses a configuration."""
+    path = tmp_path / "refused.yaml"
+    network = {"bind_addr": "127.0.0.1:0", "unix_socket": str(tmp_path / "refused.sock")}
+    sections = dict(document)
+    sections["network"] = network | dict(sections.get("network", {}))  # type: ignore[call-overload]
+    path.write_text(yaml.safe_dump(sections))
+    before = sorted(os.listdir(tmp_path))
+    done = acu("serve", "-c", str(path), *flags, environ=environ)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("acu: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert sorted(os.listdir(tmp_path)) == before, "something is left behind"
+    return done.stderr.removeprefix("acu: ").strip()
+
+
+SCRIPTED = ("--engine", "scripted")
+
+
+def test_a_model_that_is_not_there_names_the_command_that_pulls_it(
+    tmp_path: Path, clean_environ: dict[str, str]
+) -> None:
+    text = refusal(tmp_path, clean_environ, {})
+    assert text.startswith("models.large.model: ")
+    assert "acu models pull smollm2-135m-instruct" in text
+
+
+def test_an_unknown_model_is_refused(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    text = refusal(tmp_path, clean_environ, {"models": {"large": {"model": "smolm2-135m-instruct"}}})
+    assert text.startswith("models.large.model: ")
+    assert "smolm2-135m-instruct" in text
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_one(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    text = refusal(tmp_path, clean_environ, {"daemon": {"drain_timeout": 3}}, *SCRIPTED)
+    assert text.startswith("daemon.drain_timeout: unknown key; did you mean drain_timeout_s? (")
+
+
+def test_a_script_that_cannot_be_read_is_refused(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    text = refusal(tmp_path, clean_environ, {}, *SCRIPTED, "--script", str(tmp_path / "none.yaml"))
+    assert "models.large.script" in text
+    (tmp_path / "bad.yaml").write_text("answr: x")
+    text = refusal(tmp_path, clean_environ, {}, *SCRIPTED, "--script", str(tmp_path / "bad.yaml"))
+    assert "models.large.script" in text
+    assert "answr" in text
+
+
+def test_a_script_without_the_scripted_engine_is_refused(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    assert "add --engine scripted" in refusal(tmp_path, clean_environ, {}, "--script", "x")
+
+
+def test_a_regular_file_at_the_sockets_path_is_left_alone(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("keep")
+    text = refusal(tmp_path, clean_environ, {"network": {"unix_socket": str(precious)}}, *SCRIPTED)
+    assert "exists and is not a socket" in text
+    assert precious.read_text() == "keep"
+
+
+def test_an_open_address_is_refused(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    text = refusal(tmp_path, clean_environ, {"network": {"bind_addr": "0.0.0.0:0"}}, *SCRIPTED)
+    assert text.startswith("network.bind_addr: 0.0.0.0 can be reached from other machines")
+
+
+def test_keys_that_everybody_can_read_are_refused(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {name: one, key: sk-one-000000000000}\n")
+    keys.chmod(0o644)
+    text = refusal(tmp_path, clean_environ, {"network": {"api_keys_file": str(keys)}}, *SCRIPTED)
+    assert text.startswith("network.api_keys_file: ")
+    assert "chmod" in text
+
+
+def test_keys_that_are_missing_are_refused(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    text = refusal(tmp_path, clean_environ, {"network": {"api_keys_file": str(tmp_path / "none")}}, *SCRIPTED)
+    assert text.startswith("network.api_keys_file: ")
+
+
+def test_an_audit_log_that_cannot_be_written_is_refused(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    text = refusal(tmp_path, clean_environ, {"daemon": {"audit_log": str(tmp_path / "no" / "audit")}}, *SCRIPTED)
+    assert text.startswith("daemon.audit_log: ")
+    text = refusal(tmp_path, clean_environ, {"daemon": {"audit_log": "/dev/full/x"}}, *SCRIPTED)
+    assert "Not a directory" in text
+
+
+def test_tls_files_that_are_none_are_refused(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    tls = {"network": {"tls_cert_file": str(certificate), "tls_key_file": str(key)}}
+    assert "network.tls_cert_file" in refusal(tmp_path, clean_environ, tls, *SCRIPTED)
+    certificate.write_text("not a certificate")
+    key.write_text("not a key")
+    key.chmod(0o600)
+    assert "are not a certificate and its unencrypted key" in refusal(tmp_path, clean_environ, tls, *SCRIPTED)
+
+
+def test_an_encrypted_key_is_refused_instead_of_asked_for(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    certificate, key = make_certificate(tmp_path, password=b"secret")
+    tls = {"network": {"tls_cert_file": str(certificate), "tls_key_file": str(key)}}
+    assert "unencrypted key" in refusal(tmp_path, clean_environ, tls, *SCRIPTED)
+
+
+def test_a_tls_key_that_everybody_can_read_is_refused(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    certificate, key = make_certificate(tmp_path)
+    key.chmod(0o644)
+    tls = {"network": {"tls_cert_file": str(certificate), "tls_key_file": str(key)}}
+    assert "chmod o=" in refusal(tmp_path, clean_environ, tls, *SCRIPTED)
+
+
+def test_with_keys_and_tls_an_open_address_is_served(tmp_path: Path, daemon: DaemonFactory) -> None:
+    certificate, key = make_certificate(tmp_path)
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {name: one, key: sk-one-000000000000}\n")
+    keys.chmod(0o600)
+    network = {
+        "bind_addr": "0.0.0.0:0",
+        "tls_cert_file": str(certificate),
+        "tls_key_file": str(key),
+        "api_keys_file": str(keys),
+    }
+    running = daemon({"network": network})
+    port = running.url.rpartition(":")[2]
+    target = Target(url=f"https://localhost:{port}", api_key="sk-one-000000000000", ca_file=certificate)
+    assert Client(target).get("/v1/models")["object"] == "list"
+    with socket.create_connection(("127.0.0.1", int(port))) as plain:
+        plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200" not in plain.recv(100), "without TLS nothing is answered"
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    old.check_hostname = False
+    old.verify_mode = ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", int(port))) as raw, old.wrap_socket(raw) as wrapped:
+        assert wrapped.version() in {"TLSv1.2", "TLSv1.3"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="making a folder of another user needs root")
+def test_a_foreign_folder_in_tmp_is_refused(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    uid = 65_533  # a user for whom nobody has made the folder
+    folder = Path(f"/tmp/acu-{uid}")
+    folder.mkdir()
+    os.chown(folder, 65_532, 65_532)
+    environ = {name: value for name, value in clean_environ.items() if name != "XDG_RUNTIME_DIR"}
+    program = (
+        "import os; from acu.sockets import bind_unix; from acu.config import default_socket\n"
+        f"os.setuid({uid}); bind_unix(default_socket({{}}), 0o600)"
+    )
+    folder.chmod(0o777)
+    try:
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+        assert "belongs to another user (uid 65532)" in done.stderr
+        assert list(folder.iterdir()) == []
+    finally:
+        folder.rmdir()
+
+
+def make_certificate(folder: Path, password: bytes | None = None) -> tuple[Path, Path]:
+    """A self-signed certificate for localhost, and its key."""
+    private = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(private.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(names, critical=False)
+        .sign(private, hashes.SHA256())
+    )
+    encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+    cert_file, key_file = folder / "cert.pem", folder / "key.pem"
+    cert_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+    )
+    key_file.chmod(0o600)
+    return cert_file, key_file

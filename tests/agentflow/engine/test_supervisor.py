@@ -1,0 +1,224 @@
+"""The life of an engine slot, with the scripted engine and with engines that fail on purpose."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from agentflow.engine.protocol import EngineInfo, EngineStats, GenerateRequest, StartProgress
+from agentflow.engine.script import Rule, Script
+from agentflow.engine.scripted import ScriptedEngine
+from agentflow.engine.supervisor import Supervisor, SupervisorLimits
+from agentflow.errors import EngineDied, EngineFailure, EngineStalled, EngineStartFailed
+from agentflow.messages import Sampling
+
+FAST = SupervisorLimits(start_timeout_s=5, stall_timeout_s=0.3, backoff_s=0.02, backoff_max_s=0.08, kill_timeout_s=1)
+
+
+class BareEngine:
+    """An engine whose start, failure and progress the test decides; counts what is done to it."""
+
+    def __init__(self, start: Callable[[], Any] = lambda: asyncio.sleep(0)) -> None:
+        self._start = start
+        self.failure: EngineFailure | None = None
+        self.now = EngineStats()
+        self.killed: list[EngineFailure | None] = []
+        self.stopped: list[float] = []
+
+    async def start(self, progress: Callable[[StartProgress], None]) -> EngineInfo:
+        progress(StartProgress("loading", 0.5))
+        await self._start()
+        return EngineInfo("bare", 100, 1)
+
+    def stats(self) -> EngineStats:
+        return self.now
+
+    def kill(self, reason: EngineFailure | None = None) -> None:
+        self.killed.append(reason)
+        self.failure = self.failure or reason or EngineDied("killed")
+
+    async def stop(self, timeout_s: float) -> None:
+        self.stopped.append(timeout_s)
+
+
+async def failing_start() -> None:
+    raise EngineStartFailed("the weights do not fit")
+
+
+@asynccontextmanager
+async def supervised(
+    factory: Callable[[], Any], limits: SupervisorLimits = FAST, **kwargs: Any
+) -> AsyncIterator[Supervisor[Any]]:
+    supervisor = Supervisor("chat/0", factory, limits, **kwargs)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(supervisor.run())
+        try:
+            yield supervisor
+        finally:
+            await supervisor.stop(1)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def request(prompt: str = "hello", max_tokens: int = 100) -> GenerateRequest:
+    return GenerateRequest("r", list(prompt.encode()), Sampling(), max_tokens)
+
+
+async def test_an_engine_becomes_ready_and_serves() -> None:
+    async with supervised(lambda: ScriptedEngine(Script(start_s=0.05))) as supervisor:
+        assert supervisor.engine is None
+        assert supervisor.status().state == "starting"
+        engine = await supervisor.wait_ready(5)
+        assert supervisor.engine is engine
+        text = "".join([delta.text async for delta in engine.generate(request())])
+        assert text
+        status = supervisor.status()
+        assert (status.state, status.restarts, status.last_error) == ("ready", 0, None)
+        assert status.info is not None
+        assert status.info.name == "scripted"
+    assert supervisor.status().state == "stopped"
+    assert supervisor.engine is None
+
+
+async def test_a_dead_engine_is_replaced_by_a_fresh_one_and_its_streams_raise() -> None:
+    built: list[ScriptedEngine] = []
+
+    def factory() -> ScriptedEngine:
+        rules = (Rule(match=".*", reply="x" * 50, die_after_tokens=3),) if not built else ()
+        built.append(ScriptedEngine(Script(rules=rules)))
+        return built[-1]
+
+    async with supervised(factory) as supervisor:
+        engine = await supervisor.wait_ready(5)
+        with pytest.raises(EngineDied):
+            async for _ in engine.generate(request()):
+                pass
+        await until(lambda: supervisor.engine is not None and supervisor.engine is not engine)
+        assert supervisor.status().restarts == 1
+        assert len(built) == 2
+
+
+async def test_a_stalled_engine_is_killed_and_its_streams_raise_engine_stalled() -> None:
+    rules = (Rule(match=".*", reply="x" * 50, hang_after_tokens=3),)
+    async with supervised(lambda: ScriptedEngine(Script(rules=rules))) as supervisor:
+        engine = await supervisor.wait_ready(5)
+        with pytest.raises(EngineStalled, match="1 sequences"):
+            async for _ in engine.generate(request()):
+                pass
+        await until(lambda: supervisor.status().restarts == 1)
+
+
+async def test_an_idle_engine_never_counts_as_stalled() -> None:
+    async with supervised(BareEngine) as supervisor:
+        engine = await supervisor.wait_ready(5)
+        await asyncio.sleep(0.6)
+        assert supervisor.engine is engine
+
+
+async def test_work_that_begins_long_after_the_last_progress_gets_its_full_time() -> None:
+    async with supervised(BareEngine) as supervisor:
+        engine = await supervisor.wait_ready(5)
+        await asyncio.sleep(0.4)
+        engine.now = EngineStats(outstanding=1, last_progress_at=1.0)
+        await asyncio.sleep(0.15)
+        assert supervisor.engine is engine
+        await until(lambda: engine.killed)
+        assert isinstance(engine.killed[0], EngineStalled)
+
+
+async def test_a_failed_start_keeps_its_reason_and_backs_off_twice_as_long_each_time() -> None:
+    engines: list[BareEngine] = []
+    waits: list[str] = []
+
+    def factory() -> BareEngine:
+        engines.append(BareEngine(failing_start))
+        return engines[-1]
+
+    def note(supervisor: Supervisor[Any]) -> None:
+        if supervisor.status().state == "backing_off":
+            waits.append(supervisor.status().stage)
+
+    async with supervised(factory, on_change=note) as supervisor:
+        await until(lambda: len(waits) >= 5)
+        assert supervisor.status().last_error == "the weights do not fit"
+        assert supervisor.engine is None
+    assert waits[:5] == [f"retry in {seconds} s" for seconds in ("0.02", "0.04", "0.08", "0.08", "0.08")]
+    assert all(engine.killed and engine.stopped for engine in engines[:4])
+
+
+async def test_a_start_that_takes_too_long_is_given_up_naming_the_setting() -> None:
+    limits = SupervisorLimits(start_timeout_s=0.05, backoff_s=60)
+    async with supervised(lambda: BareEngine(lambda: asyncio.sleep(60)), limits) as supervisor:
+        await until(lambda: supervisor.status().state == "backing_off")
+        assert "scheduler.start_timeout_s" in (supervisor.status().last_error or "")
+
+
+async def test_stop_during_a_start_ends_the_engine() -> None:
+    engine = BareEngine(lambda: asyncio.sleep(60))
+    async with supervised(lambda: engine) as supervisor:
+        await until(lambda: supervisor.status().stage == "loading")
+        assert supervisor.status().fraction == 0.5
+        await supervisor.stop(7)
+        assert engine.stopped == [7]
+        assert supervisor.status().state == "stopped"
+
+
+async def test_stop_during_back_off_is_immediate() -> None:
+    limits = SupervisorLimits(backoff_s=3600)
+    async with supervised(lambda: BareEngine(failing_start), limits) as supervisor:
+        await until(lambda: supervisor.status().state == "backing_off")
+        async with asyncio.timeout(2):
+            await supervisor.stop(1)
+
+
+async def test_an_orderly_stop_does_not_kill_first() -> None:
+    engine = BareEngine()
+    async with supervised(lambda: engine) as supervisor:
+        await supervisor.wait_ready(5)
+        await supervisor.stop(3)
+        await supervisor.stop(3)
+    assert (engine.killed, engine.stopped) == ([], [3])
+
+
+async def test_cancelling_run_ends_the_engine_before_it_returns() -> None:
+    engine = BareEngine()
+    supervisor = Supervisor("chat/0", lambda: engine, FAST)
+    task = asyncio.ensure_future(supervisor.run())
+    await supervisor.wait_ready(5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert engine.killed
+    assert engine.stopped
+
+
+async def test_a_fault_in_the_engine_itself_is_not_hidden() -> None:
+    async def bug() -> None:
+        raise ZeroDivisionError
+
+    engine = BareEngine(bug)
+    with pytest.raises(ZeroDivisionError):
+        await Supervisor("chat/0", lambda: engine, FAST).run()
+    assert engine.stopped
+
+
+async def test_waiting_for_a_stopped_engine_ends_at_once() -> None:
+    supervisor = Supervisor("chat/0", BareEngine, FAST)
+    await supervisor.stop(1)
+    with pytest.raises(TimeoutError, match="stopped"):
+        await supervisor.wait_ready(60)
+
+
+async def test_the_info_outlives_the_engine_while_a_new_one_starts() -> None:
+    starts = iter([lambda: asyncio.sleep(0), lambda: asyncio.sleep(60)])
+    async with supervised(lambda: BareEngine(next(starts))) as supervisor:
+        (await supervisor.wait_ready(5)).failure = EngineDied("gone")
+        await until(lambda: supervisor.status().state == "starting")
+        assert supervisor.info is not None
+        assert supervisor.status().last_error == "gone"
