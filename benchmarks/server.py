@@ -57,10 +57,12 @@ class Server:
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 break
-            with contextlib.suppress(urllib.error.URLError, OSError):
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{self.ready_path}", timeout=5) as answer:
-                    if answer.status == 200:
-                        return
+            with (
+                contextlib.suppress(urllib.error.URLError, OSError),
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}{self.ready_path}", timeout=5) as answer,
+            ):
+                if answer.status == 200:
+                    return
             time.sleep(0.5)
         tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
         raise NotMeasured(f"{self.name} did not become ready:\n{tail}")

@@ -10,7 +10,6 @@ the user + system time of the process that talks to clients, over the tokens tha
 from __future__ import annotations
 
 import argparse
-import glob
 import json
 import statistics
 import subprocess
@@ -43,8 +42,8 @@ def servers(folder: Path, model: Path) -> list[Server]:
     """ACU, vLLM's server and the raw engine, not yet started."""
     preload = ":".join(
         [
-            *glob.glob("/usr/lib/*/libtcmalloc_minimal.so.4"),
-            *glob.glob(f"{sys.prefix}/lib/libiomp5.so"),
+            *map(str, Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4")),
+            *map(str, Path(sys.prefix).glob("lib/libiomp5.so")),
         ]
     )
     env = {

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,21 +119,22 @@ class Terminal:
             os.chdir(ROOT)
             words = [sys.executable, "-m", "acu", "chat", "--socket", str(running.socket)]
             os.execve(sys.executable, words, {**running.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"})
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
         self.pid = pid
 
     def type(self, text: str) -> None:
         """Press keys."""
         os.write(self._fd, text.encode())
 
-    def wait_for(self, text: str, timeout_s: float = 60.0) -> None:
+    def wait_for(self, text: str, timeout_s: float = 30.0) -> None:
         """Read until `text` has appeared since the last wait."""
         give_up_at = time.monotonic() + timeout_s
-        while text not in ESCAPES.sub("", self.screen):
-            assert time.monotonic() < give_up_at, f"{text!r} did not appear in {ESCAPES.sub('', self.screen)!r}"
+        while text not in (seen := ESCAPES.sub("", self.screen)):
+            assert time.monotonic() < give_up_at, f"{text!r} did not appear in {seen!r}"
             if select.select([self._fd], [], [], 0.1)[0]:
                 with contextlib.suppress(OSError):
                     self.screen += os.read(self._fd, 65_536).decode(errors="replace")
-        self.screen = ""
+        self.screen = seen.partition(text)[2]
 
     def exit_code(self) -> int:
         """Wait for the end, reading what still comes."""
