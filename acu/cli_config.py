@@ -72,7 +72,9 @@ def as_json(loaded: LoadedConfig) -> str:
 
 def as_table(loaded: LoadedConfig) -> str:
     """The effective configuration, one field a line."""
-    rows = [(path, json.dumps(value), origin_of(path, loaded)) for path, value in leaves(msgspec.to_builtins(loaded.config))]
+    rows = [
+        (path, json.dumps(value), origin_of(path, loaded)) for path, value in leaves(msgspec.to_builtins(loaded.config))
+    ]
     left, middle = (max(len(row[column]) for row in rows) for column in (0, 1))
     head = f"# file: {loaded.file or 'none'}"
     return "\n".join([head, *(f"{path:{left}}  {value:{middle}}  {origin}" for path, value, origin in rows)])

@@ -47,9 +47,7 @@ def run(args: argparse.Namespace) -> int:
     loaded = configuration(args)
     if args.pull:
         pull_missing(loaded)
-    return daemon.serve(
-        loaded, process_environment(), reload=lambda: configuration(args), announce=tell
-    )
+    return daemon.serve(loaded, process_environment(), reload=lambda: configuration(args), announce=tell)
 
 
 def configuration(args: argparse.Namespace) -> LoadedConfig:

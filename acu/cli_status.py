@@ -114,13 +114,15 @@ def render(report: dict[str, Any]) -> RenderableType:
         ("machine", machine_of(daemon.get("machine", {}))),
     ):
         head.add_row(Text(name, style="bold"), value)
-    models = Table(box=None, padding=(0, 2), header_style="bold", pad_edge=False)
+    models = Table(box=None, padding=(0, 1), header_style="bold", pad_edge=False)
     models.add_column("ENGINE", overflow="fold", ratio=1)
     for column in ("STATE", "RUN", "WAIT", "CONTEXT", "KV", "HITS", "RESTARTS"):
         models.add_column(column, no_wrap=True, justify="left" if column == "STATE" else "right")
-    details = Table.grid(padding=(0, 2))
+    details = Table.grid(padding=(0, 1))
     for model in service["models"]:
-        details.add_row(Text(model["name"], style="bold"), f"{model['role']}; also {escape(', '.join(model['aliases']))}")
+        details.add_row(
+            Text(model["name"], style="bold"), f"{model['role']}; also {escape(', '.join(model['aliases']))}"
+        )
         for engine in model["engines"]:
             models.add_row(*engine_row(model, engine))
             for line in choice_lines(engine):

@@ -121,9 +121,13 @@ class Client:
         try:
             connection.connect()
         except ssl.SSLError as error:
-            raise AcuError(f"{url}: TLS failed: {error.reason or error}; --ca-file names the certificate to trust") from error
+            raise AcuError(
+                f"{url}: TLS failed: {error.reason or error}; --ca-file names the certificate to trust"
+            ) from error
         except OSError as error:
-            raise DaemonUnreachable(f"no daemon listens on {url} ({error.strerror or error}): {HOW_TO_START}") from error
+            raise DaemonUnreachable(
+                f"no daemon listens on {url} ({error.strerror or error}): {HOW_TO_START}"
+            ) from error
         connection.sock.settimeout(self._timeout_s)
         return connection
 

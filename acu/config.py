@@ -49,12 +49,14 @@ class NetworkConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             "RuntimeDirectory (/run/acu/acu.sock), else /tmp/acu-UID/acu.sock."
         ),
     ] = "auto"
-    socket_mode: Annotated[
-        str, Meta(description="Permissions of the unix socket, octal.", pattern="^0?[0-7]{3}$")
-    ] = "0600"
+    socket_mode: Annotated[str, Meta(description="Permissions of the unix socket, octal.", pattern="^0?[0-7]{3}$")] = (
+        "0600"
+    )
     api_keys_file: Annotated[
         str | None,
-        Meta(description="YAML file of API keys, readable by its owner alone; read again on SIGHUP. null: no keys asked."),
+        Meta(
+            description="YAML file of API keys, readable by its owner alone; read again on SIGHUP. null: no keys asked."
+        ),
     ] = None
     tls_cert_file: Annotated[
         str | None, Meta(description="PEM file with the certificate chain for TCP. null: no TLS.")
@@ -340,15 +342,11 @@ def exposure_problems(network: NetworkConfig, host: str) -> list[str]:
     """Why `host` must not be listened on with these settings; empty when it may. Also for sockets from systemd."""
     if ipaddress.ip_address(host.partition("%")[0]).is_loopback:
         return []
-    lacking = [
-        name for name in ("api_keys_file", "tls_cert_file", "tls_key_file") if getattr(network, name) is None
-    ]
+    lacking = [name for name in ("api_keys_file", "tls_cert_file", "tls_key_file") if getattr(network, name) is None]
     if not lacking:
         return []
-    return [
-        f"{host} can be reached from other machines, which needs API keys and TLS: "
-        f"set {', '.join(f'network.{name}' for name in lacking)}, or listen on 127.0.0.1"
-    ]
+    fields = ", ".join(f"network.{name}" for name in lacking)
+    return [f"{host} can be reached from other machines, which needs API keys and TLS: set {fields}, or use 127.0.0.1"]
 
 
 def model_role(key: str, model: ModelConfig) -> Literal["chat", "embed"]:

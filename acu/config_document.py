@@ -101,7 +101,9 @@ class _Builder:
         for token in tokens:
             kind = type(token).__name__.removesuffix("Token")
             if kind in {"Alias", "Anchor", "Tag"}:
-                raise ConfigError([f"{self._at(token.start_mark)}: a YAML {kind.lower()} is not accepted; write it out"])
+                raise ConfigError(
+                    [f"{self._at(token.start_mark)}: a YAML {kind.lower()} is not accepted; write it out"]
+                )
             depth += kind.endswith("Start") - kind.endswith("End")
             if depth > MAX_DEPTH:
                 raise ConfigError([f"{self._at(token.start_mark)}: nested deeper than {MAX_DEPTH} levels"])

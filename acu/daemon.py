@@ -336,4 +336,6 @@ def preload_all(folders: list[Path]) -> None:
         except (AcuError, OSError) as error:
             log.warning("the weights were not preloaded", extra={"model": folder.name, "why": str(error)})
         else:
-            log.info("weights preloaded", extra={"model": folder.name, "mb": done.bytes // 10**6, "mb_s": round(done.mb_s)})
+            log.info(
+                "weights preloaded", extra={"model": folder.name, "mb": done.bytes // 10**6, "mb_s": round(done.mb_s)}
+            )

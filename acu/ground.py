@@ -16,7 +16,7 @@ from msgspec import Struct
 from acu import systemd
 from acu.config import AcuConfig, LoadedConfig, NetworkConfig
 from acu.errors import StartRefused
-from acu.hardware import Report, probe
+from acu.hardware import Report, probe_machine
 from acu.logs import AuditLog
 from acu.served import Plan, plan_models
 
@@ -43,7 +43,7 @@ def survey(loaded: LoadedConfig, environ: MutableMapping[str, str]) -> Ground:
     """Look at everything. Raises StartRefused."""
     config = loaded.config
     handover = systemd.take_over(environ)
-    report = probe()
+    report = probe_machine()
     return Ground(
         loaded=loaded,
         handover=handover,

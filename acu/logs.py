@@ -1,11 +1,12 @@
 """Structured logs: everything speaks through stdlib `logging`, one thread writes it out by structlog.
 
 Code logs with `logging.getLogger(__name__).info("what happened", extra={"id": ..., "ms": ...})`; what libraries log
-(aiohttp, vLLM) takes the same road. The event loop only puts the record into a bounded queue; the thread renders it
+(aiohttp, vLLM) takes the same road. The loop only puts the record into a bounded queue; the thread renders it
 (coloured on a terminal, one JSON object a line elsewhere) and writes it to standard error. When nobody reads the other
 end of a pipe, the thread blocks and the loop does not: records over the bound are dropped and counted.
 
-structlog is imported by the thread, after the daemon accepts: it costs 100 ms and more. Records that come before wait in the queue.
+structlog is imported by the thread, after the daemon accepts: it costs 100 ms and more. Records that come before that
+wait in the queue.
 `stop` waits a bounded time for the queue to drain, so a blocked pipe cannot hold up the end of the process.
 """
 

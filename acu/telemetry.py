@@ -55,7 +55,7 @@ class Telemetry:
     """The registry, and the places where the daemon's parts report. Used on the event loop."""
 
     def __init__(self, version: str, dropped_logs: Callable[[], int]) -> None:
-        disable_created_metrics()  # a second series a counter, which nothing reads
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series a counter, which nothing reads
         self._full = CollectorRegistry(auto_describe=False)
         self._basic = CollectorRegistry(auto_describe=False)
         build = Gauge("acu_build_info", "The running version.", ["version", "python"], registry=self._full)
@@ -122,7 +122,11 @@ class _RunMetrics:
             "gen_ai_server_time_per_output_token_seconds", "Time per output token.", OTEL_TPOT_BUCKETS, *otel
         )
         self.otel_duration = histogram(
-            "gen_ai_server_request_duration_seconds", "Duration of a request.", OTEL_DURATION_BUCKETS, *otel, "error_type"
+            "gen_ai_server_request_duration_seconds",
+            "Duration of a request.",
+            OTEL_DURATION_BUCKETS,
+            *otel,
+            "error_type",
         )
         self.otel_tokens = histogram(
             "gen_ai_client_token_usage", "Tokens of a request.", OTEL_TOKEN_BUCKETS, *otel, "gen_ai_token_type"
@@ -201,14 +205,30 @@ class _Engines(Collector):
     """One sample an engine of each figure that its snapshot has."""
 
     GAUGES: tuple[tuple[str, str, _Sample], ...] = (
-        ("vllm:kv_cache_usage_perc", "Share of the KV pool in use, 0 to 1.", lambda model, engine: engine.stats.kv_cache_usage),
+        (
+            "vllm:kv_cache_usage_perc",
+            "Share of the KV pool in use, 0 to 1.",
+            lambda model, engine: engine.stats.kv_cache_usage,
+        ),
         ("acu_engine_ready", "1 while the engine takes work.", lambda model, engine: float(engine.state == "ready")),
         ("acu_engine_uptime_seconds", "Time since the engine was ready.", lambda model, engine: engine.uptime_s),
-        ("acu_engine_outstanding", "Sequences that the engine has not finished.", lambda model, engine: engine.stats.outstanding),
+        (
+            "acu_engine_outstanding",
+            "Sequences that the engine has not finished.",
+            lambda model, engine: engine.stats.outstanding,
+        ),
     )
     COUNTERS: tuple[tuple[str, str, _Sample], ...] = (
-        ("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache.", lambda model, engine: engine.stats.prefix_cache_queries),
-        ("vllm:prefix_cache_hits", "Tokens found in the prefix cache.", lambda model, engine: engine.stats.prefix_cache_hits),
+        (
+            "vllm:prefix_cache_queries",
+            "Tokens looked up in the prefix cache.",
+            lambda model, engine: engine.stats.prefix_cache_queries,
+        ),
+        (
+            "vllm:prefix_cache_hits",
+            "Tokens found in the prefix cache.",
+            lambda model, engine: engine.stats.prefix_cache_hits,
+        ),
         ("vllm:num_preemptions", "Sequences preempted.", lambda model, engine: engine.stats.preemptions),
         ("acu_engine_restarts", "Times that the engine was started again.", lambda model, engine: engine.restarts),
     )
@@ -243,7 +263,11 @@ class _Process(Collector):
         cpu = (int(stat[11]) + int(stat[12])) / self._ticks
         yield CounterMetricFamily("process_cpu_seconds", "User and system CPU time.", value=cpu)
         yield GaugeMetricFamily("process_resident_memory_bytes", "Resident memory.", value=int(stat[21]) * self._page)
-        yield GaugeMetricFamily("process_open_fds", "Open file descriptors.", value=len(os.listdir("/proc/self/fd")))
+        yield GaugeMetricFamily(
+            "process_open_fds", "Open file descriptors.", value=len(list(Path("/proc/self/fd").iterdir()))
+        )
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         yield GaugeMetricFamily("process_max_fds", "Most file descriptors that may be open.", value=limit)
-        yield CounterMetricFamily("acu_log_records_dropped", "Log records lost to a slow reader.", value=self._dropped_logs())
+        yield CounterMetricFamily(
+            "acu_log_records_dropped", "Log records lost to a slow reader.", value=self._dropped_logs()
+        )

@@ -132,10 +132,10 @@ def _part(op: Any, value: Any) -> str:
         raise RegexError(_UNSUPPORTED[op])
     if op in _REPEATS:
         least, _, body = value
-        text = _text(body) if least else ""
+        text: str = _text(body) if least else ""
         if len(text) * least > _MAX_CHARACTERS:
             raise RegexError(f"matches nothing shorter than {_MAX_CHARACTERS} characters")
-        return text * least
+        return text * int(least)
     if op is sre.IN:
         return _from_set(value)
     if op is sre.LITERAL:

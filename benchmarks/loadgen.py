@@ -14,6 +14,7 @@ import asyncio
 import json
 import time
 from dataclasses import asdict, dataclass, field
+from typing import cast
 
 import uvloop
 
@@ -46,8 +47,7 @@ class Stream(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.done is not None and not self.done.done():

@@ -27,7 +27,6 @@ MODEL = "bench"
 TOKENS = 64
 REQUESTS = {1: 24, 16: 256, 64: 768}
 ENGINE_ARGS: dict[str, Any] = {
-    "load_format": "dummy",
     "dtype": "float32",
     "block_size": 32,
     "max_model_len": 2048,

@@ -1,5 +1,5 @@
 """The machine: what it has. Probing is here, verdicts on what was found are elsewhere."""
 
-from acu.hardware.probe import Gpu, Report, gpu_present, probe
+from acu.hardware.probe import Gpu, Report, gpu_present, probe_machine
 
-__all__ = ["Gpu", "Report", "gpu_present", "probe"]
+__all__ = ["Gpu", "Report", "gpu_present", "probe_machine"]

@@ -8,7 +8,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16")  # that decide how fast an engine computes
+CPU_FEATURES = (
+    "avx2",
+    "avx512f",
+    "avx512_bf16",
+    "amx_bf16",
+    "asimd",
+    "bf16",
+)  # that decide how fast an engine computes
 
 
 class Gpu(Struct, frozen=True):
@@ -37,7 +44,7 @@ def gpu_present() -> bool:
     return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
-def probe() -> Report:
+def probe_machine() -> Report:
     """Look at the machine."""
     info = cpu_info()
     total, available = memory()
@@ -45,7 +52,9 @@ def probe() -> Report:
         cpu_model=info.get("model name", info.get("CPU part", "unknown")),
         cpus=len(os.sched_getaffinity(0)),
         cores=cores(),
-        cpu_features=tuple(word for word in CPU_FEATURES if word in info.get("flags", info.get("Features", "")).split()),
+        cpu_features=tuple(
+            word for word in CPU_FEATURES if word in info.get("flags", info.get("Features", "")).split()
+        ),
         memory_total=total,
         memory_available=available,
         gpus=gpus() if gpu_present() else (),
@@ -79,8 +88,12 @@ def memory() -> tuple[int, int]:
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
         fields[name] = int(value.split()[0]) * 1024
-    total, available = fields["MemTotal"], fields.get("MemAvailable", fields["MemFree"])
-    for limit, used in cgroup_memory():
+    return bounded(fields["MemTotal"], fields.get("MemAvailable", fields["MemFree"]), cgroup_memory())
+
+
+def bounded(total: int, available: int, cgroups: list[tuple[int, int]]) -> tuple[int, int]:
+    """(total, available) bytes within the (limit, use) of every cgroup."""
+    for limit, used in cgroups:
         total = min(total, limit)
         available = min(available, max(0, limit - used))
     return total, available

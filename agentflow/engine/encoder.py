@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from agentflow.config import ModelConfig
+from agentflow.engine.imports import HEAVY_IMPORTS
 from agentflow.engine.protocol import EngineInfo, EngineStats, StartProgress
 from agentflow.errors import ContextLengthExceeded, EngineDied, EngineFailure, EngineStartFailed
 
@@ -208,13 +209,14 @@ def _read_optional(path: Path) -> dict[str, Any]:
 
 def _load(path: Path, files: _Files, threads: int) -> Callable[[list[Sequence[int]]], Any]:
     """In the thread: load the model. Returns what turns a batch of token ids into unit vectors, shape [inputs, width]."""
-    import torch
-    from transformers import AutoModel
+    with HEAVY_IMPORTS:
+        import torch
+        from transformers import AutoModel
 
-    torch.set_num_threads(threads)
-    model = AutoModel.from_pretrained(
-        path, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=torch.float32
-    )
+        torch.set_num_threads(threads)
+        model = AutoModel.from_pretrained(
+            path, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=torch.float32
+        )
     model.eval()
     padding = model.config.pad_token_id or 0
 

@@ -28,7 +28,9 @@ def test_every_command_has_help(command: str, clean_environ: dict[str, str]) -> 
     assert f"usage: acu {command}" in done.stdout
 
 
-@pytest.mark.parametrize("words", [(), ("frobnicate",), ("serve", "--frobnicate"), ("config",), ("--bind", "x", "serve")])
+@pytest.mark.parametrize(
+    "words", [(), ("frobnicate",), ("serve", "--frobnicate"), ("config",), ("--bind", "x", "serve")]
+)
 def test_wrong_usage_is_exit_code_2_on_standard_error(words: tuple[str, ...], clean_environ: dict[str, str]) -> None:
     done = acu(*words, environ=clean_environ)
     assert (done.returncode, done.stdout) == (2, "")
@@ -68,5 +70,7 @@ def test_a_command_imports_no_other_command_and_no_heavy_library(clean_environ: 
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, clean_environ: dict[str, str]) -> None:
     command = f"{sys.executable} -m acu config schema | head -c 1 > {tmp_path / 'out'}; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=clean_environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, env=clean_environ, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")

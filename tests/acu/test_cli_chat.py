@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import pty
-import re
 import select
 import signal
 import struct
@@ -23,7 +22,7 @@ from acu.chat import Conversation, visible
 from acu.cli_chat import loading_text
 from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu, until
 
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]")
+PROMPT = "\x1b[?2004h"  # bracketed paste is switched on: the line editor listens
 SCRIPT = {
     "rules": [
         {"match": "^slow$", "answer": "tick " * 2000, "tokens_per_s": 100.0},
@@ -78,7 +77,9 @@ def test_a_pipe_is_a_conversation_of_a_line_each(running: RunningDaemon) -> None
 
 
 def test_commands_change_the_conversation(running: RunningDaemon) -> None:
-    done = chat(running, stdin="first\n/clear\nsecond\n/system be brief\nx\n/system\nx\n/model\n/what\n/help\n/quit\nno\n")
+    done = chat(
+        running, stdin="first\n/clear\nsecond\n/system be brief\nx\n/system\nx\n/model\n/what\n/help\n/quit\nno\n"
+    )
     assert done.stdout == "You said: first\nYou said: second\nok.\nYou said: x\n"
     assert "scripted" in done.stderr
     assert "unknown command /what" in done.stderr
@@ -129,12 +130,12 @@ class Terminal:
     def wait_for(self, text: str, timeout_s: float = 30.0) -> None:
         """Read until `text` has appeared since the last wait."""
         give_up_at = time.monotonic() + timeout_s
-        while text not in (seen := ESCAPES.sub("", self.screen)):
-            assert time.monotonic() < give_up_at, f"{text!r} did not appear in {seen!r}"
+        while text not in self.screen:
+            assert time.monotonic() < give_up_at, f"{text!r} did not appear in {self.screen!r}"
             if select.select([self._fd], [], [], 0.1)[0]:
                 with contextlib.suppress(OSError):
                     self.screen += os.read(self._fd, 65_536).decode(errors="replace")
-        self.screen = seen.partition(text)[2]
+        self.screen = self.screen.partition(text)[2]
 
     def exit_code(self) -> int:
         """Wait for the end, reading what still comes."""
@@ -159,7 +160,7 @@ class Terminal:
 def terminal(running: RunningDaemon) -> Iterator[Terminal]:
     """A terminal whose prompt is there."""
     terminal = Terminal(running)
-    terminal.wait_for("> ")
+    terminal.wait_for(PROMPT)
     yield terminal
     terminal.close()
 
@@ -171,17 +172,17 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Terminal, running
     terminal.type("\x03")
     terminal.wait_for("(stopped)")
     until(lambda: running.running() == 0, "the run is aborted")
-    terminal.wait_for("> ")
+    terminal.wait_for(PROMPT)
     terminal.type("hello\r")
     terminal.wait_for("You said: hello")
-    terminal.wait_for("> ")
+    terminal.wait_for(PROMPT)
     terminal.type("\x04")
     assert terminal.exit_code() == 0
 
 
 def test_ctrl_c_at_the_prompt_clears_the_line(terminal: Terminal) -> None:
     terminal.type("never sent\x03")
-    terminal.wait_for("> ")
+    terminal.wait_for(PROMPT)
     terminal.type("sent\r")
     terminal.wait_for("You said: sent")
     terminal.type("/quit\r")
@@ -190,10 +191,10 @@ def test_ctrl_c_at_the_prompt_clears_the_line(terminal: Terminal) -> None:
 
 def test_a_message_may_have_several_lines_and_history_is_private(terminal: Terminal, running: RunningDaemon) -> None:
     terminal.type("two\\\r")
-    terminal.wait_for("... ")
+    terminal.wait_for(PROMPT)
     terminal.type("lines\r")
     terminal.wait_for("both arrived")
-    terminal.wait_for("> ")
+    terminal.wait_for(PROMPT)
     terminal.type("\x04")
     assert terminal.exit_code() == 0
     history = Path(running.environ["HOME"]) / ".local" / "state" / "acu" / "chat_history"

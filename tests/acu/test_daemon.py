@@ -115,7 +115,8 @@ def test_idle_connections_do_not_hold_up_the_end(daemon: DaemonFactory) -> None:
 def test_a_client_that_does_not_read_does_not_hold_up_the_end(daemon: DaemonFactory) -> None:
     running = daemon({"daemon": {"drain_timeout_s": 1}}, script={"answer": "0123456789" * 60_000})
     body = json.dumps({"model": "large", "messages": [{"role": "user", "content": "x"}], "stream": True}).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.connect(str(running.socket))
         deaf.sendall(head.encode() + body)
@@ -169,7 +170,17 @@ def test_after_kill_9_a_new_daemon_takes_over_the_stale_socket(daemon: DaemonFac
 
 def test_a_second_daemon_on_the_same_socket_refuses_and_the_first_goes_on(daemon: DaemonFactory) -> None:
     running = daemon()
-    command = [sys.executable, "-m", "acu", "serve", "--engine", "scripted", "--no-tcp", "--socket", str(running.socket)]
+    command = [
+        sys.executable,
+        "-m",
+        "acu",
+        "serve",
+        "--engine",
+        "scripted",
+        "--no-tcp",
+        "--socket",
+        str(running.socket),
+    ]
     done = subprocess.run(command, cwd=ROOT, env=running.environ, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
@@ -267,7 +278,9 @@ def test_the_log_is_json_off_a_terminal_and_has_one_line_a_request_without_its_c
     assert "hidden" not in running.log.read_text()
 
 
-def test_a_blocked_log_pipe_holds_up_neither_requests_nor_the_end(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+def test_a_blocked_log_pipe_holds_up_neither_requests_nor_the_end(
+    tmp_path: Path, clean_environ: dict[str, str]
+) -> None:
     path = tmp_path / "acu.sock"
     read_end, write_end = os.pipe()
     process = subprocess.Popen(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import ipaddress
 import os
 import socket
@@ -29,13 +29,13 @@ def refusal(tmp_path: Path, environ: dict[str, str], document: dict[str, object]
     sections = dict(document)
     sections["network"] = network | dict(sections.get("network", {}))  # type: ignore[call-overload]
     path.write_text(yaml.safe_dump(sections))
-    before = sorted(os.listdir(tmp_path))
+    before = sorted(tmp_path.iterdir())
     done = acu("serve", "-c", str(path), *flags, environ=environ)
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     assert done.stderr.startswith("acu: ")
     assert done.stderr.count("\n") == 1, done.stderr
-    assert sorted(os.listdir(tmp_path)) == before, "something is left behind"
+    assert sorted(tmp_path.iterdir()) == before, "something is left behind"
     return done.stderr.removeprefix("acu: ").strip()
 
 
@@ -181,7 +181,7 @@ def make_certificate(folder: Path, password: bytes | None = None) -> tuple[Path,
     """A self-signed certificate for localhost, and its key."""
     private = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
+    now = dt.datetime.now(dt.UTC)
     names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
     certificate = (
         x509.CertificateBuilder()
@@ -189,8 +189,8 @@ def make_certificate(folder: Path, password: bytes | None = None) -> tuple[Path,
         .issuer_name(name)
         .public_key(private.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(hours=1))
         .add_extension(names, critical=False)
         .sign(private, hashes.SHA256())
     )

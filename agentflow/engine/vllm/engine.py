@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
@@ -23,10 +24,13 @@ from agentflow.engine.protocol import Delta, EngineInfo, EngineStats, GenerateRe
 from agentflow.engine.vllm.facts import MachineFacts, read_model
 from agentflow.engine.vllm.grammar_check import GrammarCheck
 from agentflow.engine.vllm.host import EngineHost
-from agentflow.engine.vllm.params import refusal, sampling_params
+from agentflow.engine.vllm.params import refusals_translated, sampling_params
 from agentflow.engine.vllm.sequences import Sequence
 from agentflow.engine.vllm.tuning import choose
-from agentflow.errors import EngineDied, EngineFailure
+from agentflow.errors import EngineDied, EngineFailure, InvalidRequest
+from agentflow.messages import Sampling, Structured
+
+_log = logging.getLogger(__name__)
 
 
 class VllmEngine:
@@ -66,6 +70,7 @@ class VllmEngine:
         self._grammars = GrammarCheck(
             llm.renderer.tokenizer, config.model_config.get_vocab_size(), self._grammar_compile_s
         )
+        await self._warm_up(progress)
         return EngineInfo(
             name="vllm",
             max_model_len=config.model_config.max_model_len,
@@ -74,6 +79,16 @@ class VllmEngine:
             pids=self._host.processes.pids,
             choices=choices.shown,
         )
+
+    async def _warm_up(self, progress: Callable[[StartProgress], None]) -> None:
+        """Run once what vLLM makes ready only when it is first asked for, and holds up every sequence for meanwhile."""
+        progress(StartProgress("warming"))
+        sampling = Sampling(logprobs=1, structured=Structured("choice", ["a"]))
+        try:
+            async for _ in self.generate(GenerateRequest("warm-up", [next(iter(self._eos), 0)], sampling, 2)):
+                pass
+        except InvalidRequest as error:
+            _log.warning("this model's output cannot be constrained: %s", error)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """Continue one sequence."""
@@ -131,7 +146,7 @@ class VllmEngine:
         prompt: dict[str, Any] = {"type": "token", "prompt_token_ids": request.prompt_token_ids}
         if request.cache_salt is not None:
             prompt["cache_salt"] = request.cache_salt
-        try:
+        with refusals_translated(request):
             core_request = llm.input_processor.process_inputs(
                 f"{request.id}#{next(self._numbers)}",  # unique in EngineCore, whatever ids callers choose
                 prompt,
@@ -139,8 +154,6 @@ class VllmEngine:
                 supported_tasks=self._tasks,
                 priority=request.priority,
             )
-        except ValueError as error:
-            raise refusal(error, request) from error
         core_request.external_req_id = request.id
         return core_request
 

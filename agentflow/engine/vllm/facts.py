@@ -91,10 +91,20 @@ def read_model(path: Path) -> ModelFacts:
         name=path.name,
         weights_bytes=sum(file.stat().st_size for file in path.glob("*.safetensors")),
         weights_dtype=str(text.get("dtype") or text.get("torch_dtype") or "float32"),
-        max_model_len=int(text.get("max_position_embeddings") or 2048),
+        max_model_len=_max_model_len(text, path / "sentence_bert_config.json"),
         kv_width=2 * int(text.get("num_hidden_layers") or 1) * kv_heads * head_dim,
         eos_token_ids=_eos_token_ids(config, path / "generation_config.json"),
     )
+
+
+def _max_model_len(config: dict[str, Any], sentence_config: Path) -> int:
+    """The longest sequence in tokens: what the positions allow, and what a sentence encoder was made for."""
+    positions = int(config.get("max_position_embeddings") or 2048)
+    try:
+        made_for = json.loads(sentence_config.read_text(encoding="utf-8")).get("max_seq_length")
+    except (OSError, ValueError):
+        made_for = None
+    return min(positions, int(made_for or positions))
 
 
 def _eos_token_ids(config: dict[str, Any], generation_config: Path) -> frozenset[int]:

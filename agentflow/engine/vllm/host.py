@@ -8,7 +8,9 @@ that spawned a process as its parent, and would kill EngineCore at the thread's 
     running    loop: sends and receives over ZMQ sockets, which are used from the loop's thread only
     failure    a process ended, or vLLM calls the engine dead: final
     kill       SIGKILL to every process; `failure` is set before it returns
-    stop       SIGTERM by vLLM, SIGKILL to what is left after the time, shared memory and files removed, the thread ends
+    stop       as kill, then shared memory and files are removed and the thread ends
+
+There is no gentler end: the processes hold nothing that is worth saving, and vLLM's own takes them six seconds.
 
 ZMQ sockets that were made outside a loop bind to the first loop that uses them, which is the daemon's.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +28,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
+from agentflow.engine.imports import HEAVY_IMPORTS
 from agentflow.engine.protocol import StartProgress
 from agentflow.engine.vllm import leftovers
 from agentflow.engine.vllm.childlog import ChildLog
@@ -32,9 +36,6 @@ from agentflow.engine.vllm.processes import Processes
 from agentflow.engine.vllm.spawning import spawning
 from agentflow.engine.vllm.tuning import EngineChoices
 from agentflow.errors import EngineDied, EngineFailure, EngineStartFailed
-
-GRACE_S = 2.0  # for the processes to end by themselves: they hold nothing that is worth a longer wait
-REAP_S = 2.0
 
 
 class EngineHost:
@@ -47,6 +48,8 @@ class EngineHost:
         self._failure: EngineFailure | None = None
         self._log: ChildLog | None = None
         self._thread: threading.Thread | None = None
+        self._unwanted = threading.Event()
+        self._built = threading.Event()
         self._over = threading.Event()
         self._folder: Path | None = None
         self._shared_memory: frozenset[str] = frozenset()
@@ -75,11 +78,14 @@ class EngineHost:
 
     async def start(self, choices: EngineChoices, progress: Callable[[StartProgress], None]) -> None:
         """Bring AsyncLLM up. Raises EngineStartFailed. When cancelled, it ends what it had begun."""
-        loop = asyncio.get_running_loop()
         await asyncio.to_thread(leftovers.remove_what_the_dead_left)
         resource_tracker.ensure_running()  # by this thread: it serves the whole process and is not this engine's child
-        self._folder = leftovers.new_folder()
-        self._log = ChildLog(progress)
+        try:
+            self._folder = leftovers.new_folder()
+            self._log = ChildLog(progress)
+        except OSError as error:
+            raise EngineStartFailed(f"no temporary folder or pipe for the engine: {error}") from error
+        loop = asyncio.get_running_loop()
         environment = choices.environment | {"TMPDIR": str(self._folder), "VLLM_RPC_BASE_PATH": str(self._folder)}
         built: asyncio.Future[Any] = loop.create_future()
         self._thread = threading.Thread(
@@ -96,11 +102,12 @@ class EngineHost:
                 self._find_processes()
             self.llm = built.result()
         except BaseException as error:
+            self._unwanted.set()
+            built.cancel()
             self.kill()
-            if not isinstance(error, Exception):
+            if not isinstance(error, Exception) or isinstance(error, EngineStartFailed):
                 raise
-            cause = self._log.root_cause() or str(error)
-            raise EngineStartFailed(f"vLLM did not start: {cause}") from error
+            raise EngineStartFailed(f"vLLM did not start: {self._log.root_cause() or _sentence(error)}") from error
         self.processes.forget_the_dead()
         self._shared_memory = frozenset().union(*map(leftovers.shared_memory_of, self.processes.pids))
 
@@ -111,19 +118,16 @@ class EngineHost:
         self.processes.kill()
 
     async def stop(self, timeout_s: float) -> None:
-        """End the engine and all its processes. Idempotent."""
+        """End the engine and all its processes, which may take `timeout_s` to be gone. Idempotent."""
         if self._stopped:
             return
         self._stopped = True
-        if self.llm is not None and self._failure is None:
-            self.fail(EngineDied("the engine was stopped"))
-            await asyncio.to_thread(self.llm.shutdown, min(timeout_s, GRACE_S))
-        self._find_processes()
-        self.processes.kill()
+        self._unwanted.set()
+        self.fail(EngineDied("the engine was stopped"))
+        await self._end_processes(timeout_s)
         if self.llm is not None:
             await asyncio.to_thread(self.llm.shutdown, 0.0)  # reaps the dead and closes the sockets
             self.llm.shutdown = _nothing  # its __del__ calls it, perhaps when the interpreter has no modules any more
-        await self._gone(REAP_S)
         self.llm = None
         self._over.set()
         leftovers.remove_shared_memory(self._shared_memory, self.processes.pids)
@@ -133,10 +137,16 @@ class EngineHost:
         if self._log is not None:
             self._log.close()
 
-    async def _gone(self, timeout_s: float) -> None:
+    async def _end_processes(self, timeout_s: float) -> None:
+        """Kill until nothing is left; the thread may still be about to spawn."""
         deadline = time.monotonic() + timeout_s
-        while not self.processes.gone() and time.monotonic() < deadline:  # noqa: ASYNC110 - dying takes milliseconds
-            await asyncio.sleep(0.01)
+        while True:
+            building = self._thread is not None and not self._built.is_set()
+            self._find_processes()
+            self.processes.kill()
+            if (self.processes.gone() and not building) or time.monotonic() >= deadline:
+                return
+            await asyncio.sleep(0.02)
 
     def _find_processes(self) -> None:
         if self._thread is not None and self._thread.native_id is not None and self._thread.is_alive():
@@ -158,9 +168,10 @@ class EngineHost:
         failure: BaseException | None = None
         try:
             with spawning:
-                llm = _construct(args)
+                llm = _construct(args, self._unwanted)
         except BaseException as error:  # noqa: BLE001 - raised where start() waits
             failure = error
+        self._built.set()
 
         def hand_over() -> None:
             if built.done():  # start() was cancelled
@@ -176,16 +187,24 @@ class EngineHost:
         self._over.wait()
 
 
+def _sentence(error: Exception) -> str:
+    """What an exception says, without the frame that pydantic puts around it."""
+    text = str(error)
+    found = re.search(r"(?:Value|Assertion) error, (.+?)(?: \[type=|\n|$)", text)
+    return (found[1] if found else text.partition("\n")[0]).rstrip(".")
+
+
 def _nothing() -> None: ...
 
 
-def _construct(args: dict[str, Any]) -> Any:
-    """AsyncLLM with its processes, ready to work. Takes seconds to minutes."""
+def _construct(args: dict[str, Any], unwanted: threading.Event) -> Any:
+    """AsyncLLM with its processes, ready to work. Takes seconds to minutes; spawns nothing once it is `unwanted`."""
     logging.getLogger("vllm").setLevel(logging.WARNING)
-    from vllm.config import StructuredOutputsConfig
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.v1.engine.async_llm import AsyncLLM
-    from vllm.v1.metrics.loggers import PrometheusStatLogger
+    with HEAVY_IMPORTS:
+        from vllm.config import StructuredOutputsConfig
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+        from vllm.v1.metrics.loggers import PrometheusStatLogger
 
     class NoMetrics(PrometheusStatLogger):  # type: ignore[misc]
         """Makes EngineCore send its figures, and keeps vLLM's own metrics out of the daemon's registry."""
@@ -204,4 +223,8 @@ def _construct(args: dict[str, Any]) -> Any:
         engine_args = AsyncEngineArgs(**args)
     except TypeError as error:
         raise EngineStartFailed(f"engine_args holds what AsyncEngineArgs does not know: {error}") from error
-    return AsyncLLM.from_engine_args(engine_args, stat_loggers=[NoMetrics])
+    with HEAVY_IMPORTS:  # it looks at the model's configuration through transformers
+        config = engine_args.create_engine_config()
+    if unwanted.is_set():
+        raise EngineStartFailed("the start was given up")
+    return AsyncLLM.from_vllm_config(config, stat_loggers=[NoMetrics], disable_log_stats=True)

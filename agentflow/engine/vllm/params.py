@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from agentflow.engine.protocol import GenerateRequest
@@ -13,13 +16,15 @@ _SCHEMA_OPTIONS = {"whitespace_flexible": False, "coerce_one_of": True}
 """llguidance's, in place of any that the caller put into the schema: compact JSON, which cannot run away in blanks, and
 `oneOf` taken as `anyOf`, which is what it can do."""
 
+_ABOUT_GRAMMAR = re.compile("grammar|schema|regex|structured|choice", re.IGNORECASE)
+
 
 def sampling_params(request: GenerateRequest) -> Any:
     """vLLM's parameters of a sequence. Raises InvalidRequest in the caller's terms."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
     sampling = request.sampling
-    try:
+    with refusals_translated(request):
         return SamplingParams(
             max_tokens=request.max_tokens,
             min_tokens=sampling.min_tokens,
@@ -42,19 +47,21 @@ def sampling_params(request: GenerateRequest) -> Any:
             output_kind=RequestOutputKind.DELTA,
             skip_clone=True,  # nobody else holds it
         )
-    except ValueError as error:
-        raise refusal(error, request) from error
 
 
-def refusal(error: ValueError, request: GenerateRequest) -> InvalidRequest:
-    """What vLLM's validation refused, in the caller's terms."""
-    structured = request.sampling.structured
-    message = str(error)
-    if structured is not None and any(
-        word in message.lower() for word in ("grammar", "schema", "regex", "structured", "choice")
-    ):
-        return InvalidGrammar(message, param=structured.param)
-    return InvalidRequest(message, param=getattr(error, "parameter", None))
+@contextlib.contextmanager
+def refusals_translated(request: GenerateRequest) -> Iterator[None]:
+    """Within, what vLLM's validation refuses becomes InvalidRequest, in the caller's terms."""
+    from vllm.exceptions import VLLMClientError
+
+    try:
+        yield
+    except (VLLMClientError, ValueError) as error:
+        structured = request.sampling.structured
+        message = str(error.args[0] if error.args else error)
+        if structured is not None and _ABOUT_GRAMMAR.search(message):
+            raise InvalidGrammar(message.partition("\n")[0], param=structured.param) from error
+        raise InvalidRequest(message, param=getattr(error, "parameter", None)) from error
 
 
 def _logit_bias(bias: dict[int, float] | None) -> dict[int, float] | None:

@@ -10,11 +10,15 @@ What the reader has not fetched is merged: there is at most one waiting delta, n
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from agentflow.engine.protocol import Delta
 from agentflow.errors import EngineFailure
 from agentflow.events import TokenLogprob
+
+STOP = 0  # vLLM's FinishReason
+FINISH_REASONS = ("stop", "length", "abort", "error", "length")  # the last is its repetition detection, which is off
 
 
 class Sequence:
@@ -22,10 +26,12 @@ class Sequence:
 
     __slots__ = (
         "_cached",
+        "_decode",
         "_detokenizer",
         "_eos",
         "_failure",
         "_finish",
+        "_keeps_stop",
         "_logprobs",
         "_logprobs_processor",
         "_loop",
@@ -39,6 +45,9 @@ class Sequence:
     def __init__(self, id: str, detokenizer: Any, logprobs: Any, eos: frozenset[int]) -> None:  # noqa: A002
         self.id = id
         self._detokenizer = detokenizer
+        plain = type(detokenizer).__name__ == "FastIncrementalDetokenizer" and not detokenizer.stop
+        self._decode: Callable[[int], str] | None = detokenizer.decode_next if plain else None  # nothing is held back
+        self._keeps_stop = getattr(detokenizer, "include_stop_str_in_output", False)
         self._logprobs_processor = logprobs
         self._eos = eos
         self._loop = asyncio.get_running_loop()
@@ -65,31 +74,37 @@ class Sequence:
         finish = output.finish_reason
         if output.prefill_stats is not None:
             self._cached = output.prefill_stats.num_cached_tokens
-        detokenizer = self._detokenizer
-        before = detokenizer.num_output_tokens()
-        stop = detokenizer.update(tokens, finish == 0)  # FinishReason.STOP
-        if stop is not None:
-            del tokens[detokenizer.num_output_tokens() - before :]
+        stop = None
+        if self._decode is not None:
+            for token in tokens if finish != STOP or self._keeps_stop else tokens[:-1]:
+                self._text += self._decode(token)
+        else:
+            detokenizer = self._detokenizer
+            before = detokenizer.num_output_tokens()
+            stop = detokenizer.update(tokens, finish == STOP)
+            if stop is not None:
+                del tokens[detokenizer.num_output_tokens() - before :]
+            self._text += detokenizer.get_next_output_text(finish is not None or stop is not None, True)
         if self._logprobs_processor is not None:
             self._take_logprobs(output, len(tokens))
-        over = finish is not None or stop is not None
-        text = detokenizer.get_next_output_text(over, True)
         if self._tokens:
-            self._text += text
             self._tokens += tokens
         else:
-            self._text += text
             self._tokens = tokens
-        if over:
-            self._finish = "stop" if stop is not None else str(finish)
-            self._stop_reason = stop if stop is not None else self._visible(output.stop_reason)
-        self._wake()
+        if stop is not None:
+            self._finish, self._stop_reason = "stop", stop
+        elif finish is not None:
+            self._finish, self._stop_reason = FINISH_REASONS[finish], self._visible(output.stop_reason)
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
         return stop is not None and finish is None
 
     def fail(self, failure: EngineFailure) -> None:
         """Make the reader raise `failure`, after what was taken before."""
         self._failure = failure
-        self._wake()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def next(self) -> Delta:
         """What came since the last call, as soon as there is something. Raises EngineFailure."""
@@ -109,11 +124,6 @@ class Sequence:
         self._text = ""
         self._tokens = []
         return delta
-
-    def _wake(self) -> None:
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
 
     def _visible(self, stop_reason: str | int | None) -> str | int | None:
         """The stop reason, unless it is one of the model's own ends, which are no news to the caller."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentflow.config import ModelConfig
 from agentflow.engine.vllm.facts import MachineFacts, ModelFacts
@@ -45,6 +46,8 @@ class EngineChoices(Struct, frozen=True):
 
 def choose(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> EngineChoices:
     """Decide. Raises EngineStartFailed, naming the figures and what to change, when the model does not fit."""
+    if model.weights_bytes == 0 and config.engine_args.get("load_format") != "dummy":
+        raise EngineStartFailed(f"{model.path} holds no weights (*.safetensors); pull the model again")
     dtype = _dtype(model, config, machine)
     max_running = config.max_running or (128 if machine.gpu else 64)
     max_batched = config.max_batched_tokens or (2048 if machine.gpu else 512)
@@ -74,21 +77,37 @@ def choose(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> Eng
     args |= config.engine_args
     return EngineChoices(
         args=args,
-        environment=_environment(machine),
-        shown={
-            "device": "cuda" if machine.gpu else "cpu",
-            "dtype": args["dtype"],
-            "kv_cache_mib": kv_bytes // MIB if kv_bytes is not None else None,
-            "block_size": args.get("block_size"),
-            "max_batched_tokens": args["max_num_batched_tokens"],
-            "compiled": not args.get("enforce_eager", False),
-            "cores": machine.cores,
-            "preloads": [path.rpartition("/")[2] for path in machine.preloads],
-        },
+        environment=_environment(machine, compiled=not args.get("enforce_eager", False)),
+        shown=_shown(args, machine),
         max_running=int(args["max_num_seqs"]),
         max_model_len=int(args["max_model_len"]),
         kv_cache_bytes=kv_bytes,
     )
+
+
+def choose_pooling(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> EngineChoices:
+    """As `choose`, for an engine that turns texts into vectors: no KV pool to speak of, no steps to share out."""
+    choices = choose(model, replace(config, engine_args={}), machine)
+    generating = ("enable_chunked_prefill", "enable_prefix_caching", "scheduling_policy", "max_logprobs", "block_size",
+                  "structured_outputs_config", "kv_cache_memory_bytes")  # fmt: skip
+    args = {name: value for name, value in choices.args.items() if name not in generating}
+    args |= {"runner": "pooling", "max_num_batched_tokens": max(args["max_num_batched_tokens"], choices.max_model_len)}
+    args |= config.engine_args
+    return replace(choices, args=args, shown=_shown(args, machine))
+
+
+def _shown(args: dict[str, Any], machine: MachineFacts) -> dict[str, Any]:
+    kv_bytes = args.get("kv_cache_memory_bytes")
+    return {
+        "device": "cuda" if machine.gpu else "cpu",
+        "dtype": args["dtype"],
+        "kv_cache_mib": kv_bytes // MIB if kv_bytes is not None else None,
+        "block_size": args.get("block_size"),
+        "max_batched_tokens": args["max_num_batched_tokens"],
+        "compiled": not args.get("enforce_eager", False),
+        "cores": machine.cores,
+        "preloads": [path.rpartition("/")[2] for path in machine.preloads],
+    }
 
 
 def _dtype(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> str:
@@ -129,6 +148,10 @@ def _kv_cache_bytes(model: ModelFacts, config: ModelConfig, machine: MachineFact
 def _max_model_len(model: ModelFacts, config: ModelConfig, kv_bytes: int | None, kv_token_bytes: int) -> int:
     """The context: what the operator wants, else the model's own cut to what the KV pool holds."""
     wanted = config.max_model_len or model.max_model_len
+    if wanted > model.max_model_len:
+        raise EngineStartFailed(
+            f"max_model_len is {wanted}, but {model.name} was made for {model.max_model_len} tokens; lower it or leave it out"
+        )
     if kv_bytes is None:
         return wanted
     held = max(kv_bytes // kv_token_bytes // CPU_BLOCK - 1, 0) * CPU_BLOCK  # vLLM keeps one block for itself
@@ -150,7 +173,7 @@ def _gpu_share(machine: MachineFacts) -> dict[str, Any]:
     return {"gpu_memory_utilization": round(min(share, 0.95), 3)}
 
 
-def _environment(machine: MachineFacts) -> dict[str, str]:
+def _environment(machine: MachineFacts, *, compiled: bool) -> dict[str, str]:
     environment = {
         "VLLM_CONFIGURE_LOGGING": "0",  # the child's logs go where child.py sends them
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
@@ -162,6 +185,8 @@ def _environment(machine: MachineFacts) -> dict[str, str]:
         "GLOO_SOCKET_IFNAME": "lo",
         "VLLM_USE_AOT_COMPILE": "0",  # its cache of whole models cannot be read back; the compiler's own cache can
     }
+    if not compiled and not machine.gpu:
+        environment["TORCHDYNAMO_DISABLE"] = "1"  # vLLM would still compile parts, when they are first asked for
     if machine.cache is not None:
         environment["VLLM_CACHE_ROOT"] = f"{machine.cache}/vllm"
         environment["TORCHINDUCTOR_CACHE_DIR"] = f"{machine.cache}/inductor"

@@ -90,7 +90,7 @@ async def test_a_dead_engine_is_replaced_by_a_fresh_one_and_its_streams_raise() 
     built: list[ScriptedEngine] = []
 
     def factory() -> ScriptedEngine:
-        rules = (Rule(match=".*", reply="x" * 50, die_after_tokens=3),) if not built else ()
+        rules = (Rule(match=".*", answer="x" * 50, die_after_tokens=3),) if not built else ()
         built.append(ScriptedEngine(Script(rules=rules)))
         return built[-1]
 
@@ -105,7 +105,7 @@ async def test_a_dead_engine_is_replaced_by_a_fresh_one_and_its_streams_raise() 
 
 
 async def test_a_stalled_engine_is_killed_and_its_streams_raise_engine_stalled() -> None:
-    rules = (Rule(match=".*", reply="x" * 50, hang_after_tokens=3),)
+    rules = (Rule(match=".*", answer="x" * 50, hang_after_tokens=3),)
     async with supervised(lambda: ScriptedEngine(Script(rules=rules))) as supervisor:
         engine = await supervisor.wait_ready(5)
         with pytest.raises(EngineStalled, match="1 sequences"):

@@ -58,3 +58,8 @@ def entry_for(source: WheelSource | HubSource) -> ModelEntry:
 def leftovers(cache: Path) -> list[str]:
     """What broken pulls left in a cache."""
     return sorted(path.name for path in cache.glob(".*") if path.name != ".locks")
+
+
+def wheel_files(folder: Path) -> dict[str, bytes]:
+    """The files of a model folder, as `write_wheel` takes them."""
+    return {f"model/{path.name}": path.read_bytes() for path in folder.iterdir()}

@@ -14,12 +14,7 @@ from acu import models
 from acu.errors import ChecksumMismatch, SourceUnreachable
 from acu.models import HubSource
 from acu.models.cache import MANIFEST
-from tests.acu.modelfiles import entry_for, leftovers, write_model
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
+from tests.acu.models.modelfiles import entry_for, leftovers, write_model
 
 
 class FakeHub(http.server.BaseHTTPRequestHandler):

@@ -1,0 +1,97 @@
+"""VllmEmbedder: an Embedder that is a second vLLM engine, with the pooling runner.
+
+It costs two more processes; worth it for large embedding models, above all on a GPU. Small ones are cheaper in a
+thread of the daemon (see engine/encoder.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentflow.config import ModelConfig
+from agentflow.engine.protocol import EngineInfo, EngineStats, StartProgress
+from agentflow.engine.vllm.facts import MachineFacts, read_model
+from agentflow.engine.vllm.host import EngineHost
+from agentflow.engine.vllm.tuning import choose_pooling
+from agentflow.errors import EngineDied, EngineFailure, InvalidRequest
+
+
+class VllmEmbedder:
+    """One vLLM engine that pools, started once. Arguments as VllmEngine's."""
+
+    dimensions: int = 0
+
+    def __init__(self, path: Path, config: ModelConfig, machine: Callable[[], MachineFacts]) -> None:
+        self._path = path
+        self._config = config
+        self._machine = machine
+        self._host = EngineHost()
+        self._outstanding = 0
+        self._progress_at = 0.0
+        self._numbers = itertools.count()
+
+    @property
+    def failure(self) -> EngineFailure | None:
+        """As Embedder.failure."""
+        return self._host.failure
+
+    async def start(self, progress: Callable[[StartProgress], None]) -> EngineInfo:
+        """As Embedder.start."""
+        choices = choose_pooling(read_model(self._path), self._config, self._machine())
+        await self._host.start(choices, progress)
+        config = self._host.llm.vllm_config.model_config
+        self.dimensions = config.get_hidden_size()
+        return EngineInfo(
+            name="vllm",
+            max_model_len=config.max_model_len,
+            max_running=choices.max_running,
+            pids=self._host.processes.pids,
+            choices=choices.shown,
+        )
+
+    async def embed(self, inputs: Sequence[Sequence[int]]) -> Any:
+        """As Embedder.embed. Raises InvalidRequest, EngineFailure."""
+        import numpy as np
+
+        if (failure := self.failure) is not None:
+            raise failure
+        async with asyncio.TaskGroup() as tasks:
+            vectors = [tasks.create_task(self._embed_one(list(token_ids))) for token_ids in inputs]
+        return np.stack([vector.result() for vector in vectors])
+
+    async def _embed_one(self, token_ids: list[int]) -> Any:
+        from vllm.pooling_params import PoolingParams
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        prompt = {"type": "token", "prompt_token_ids": token_ids}
+        number = f"embed#{next(self._numbers)}"
+        vector = None
+        self._outstanding += 1
+        try:
+            async for output in self._host.llm.encode(prompt, PoolingParams(task="embed"), number):
+                vector = output.outputs.data.float().numpy()
+        except EngineDeadError as error:
+            raise self.failure or EngineDied("the engine's process ended") from error
+        except ValueError as error:
+            raise InvalidRequest(str(error), param="input") from error
+        finally:
+            self._outstanding -= 1
+        self._progress_at = time.monotonic()
+        return vector
+
+    def stats(self) -> EngineStats:
+        """As Embedder.stats."""
+        return EngineStats(outstanding=self._outstanding, last_progress_at=self._progress_at)
+
+    def kill(self, reason: EngineFailure | None = None) -> None:
+        """As Embedder.kill."""
+        self._host.kill(reason)
+
+    async def stop(self, timeout_s: float) -> None:
+        """As Embedder.stop."""
+        await self._host.stop(timeout_s)

@@ -1,0 +1,126 @@
+"""acu.logs: the loop never waits for whoever reads the log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from acu import logs
+from acu.logs import AuditLog, LogThread, log_style, renderer
+
+
+@pytest.fixture(autouse=True)
+def root_logger() -> Iterator[None]:
+    """The root logger is as it was afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    levels = {name: logging.getLogger(name).level for name in logs.QUIET}
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+    for name, before in levels.items():
+        logging.getLogger(name).setLevel(before)
+
+
+def read_all(fd: int) -> str:
+    """What was written into a pipe whose other end is closed."""
+    parts = []
+    while part := os.read(fd, 65_536):
+        parts.append(part)
+    return b"".join(parts).decode()
+
+
+def test_a_record_becomes_one_json_object_with_its_extra_fields() -> None:
+    read_end, write_end = os.pipe()
+    thread = LogThread("json", write_end)
+    thread.install("info")
+    log = logging.getLogger("some.library")
+    log.info("%s of %d", "part", 2, extra={"id": "x", "ms": 1.5})
+    log.debug("not this")
+    try:
+        int("boom\nsecond line")
+    except ValueError:
+        log.exception("it failed")
+    thread.start()
+    thread.stop()
+    os.close(write_end)
+    first, second = map(json.loads, read_all(read_end).splitlines())
+    os.close(read_end)
+    assert (first["event"], first["level"], first["logger"], first["id"], first["ms"]) == (
+        "part of 2",
+        "info",
+        "some.library",
+        "x",
+        1.5,
+    )
+    assert second["event"] == "it failed"
+    assert "ValueError: invalid literal for int" in second["exception"]
+
+
+def test_a_blocked_pipe_drops_records_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "QUEUE_RECORDS", 10)
+    monkeypatch.setattr(logs, "STOP_TIMEOUT_S", 0.1)
+    read_end, write_end = os.pipe()
+    thread = LogThread("json", write_end)
+    thread.install("info")
+    thread.start()
+    for _ in range(200):
+        logging.getLogger("x").info("y" * 4096)
+    assert thread.dropped > 0
+    thread.stop()
+    os.close(read_end)
+
+
+def test_a_reader_that_is_gone_does_not_end_the_thread() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    thread = LogThread("json", write_end)
+    thread.install("info")
+    thread.start()
+    logging.getLogger("x").info("one")
+    logging.getLogger("x").info("two")
+    thread.stop()
+    os.close(write_end)
+    assert thread.dropped == 2
+    assert not any(t.name == "log" and t.is_alive() for t in threading.enumerate())
+
+
+def test_chatty_libraries_are_told_from_warnings_up() -> None:
+    thread = LogThread("json", os.open(os.devnull, os.O_WRONLY))
+    thread.install("debug")
+    assert not logging.getLogger("asyncio").isEnabledFor(logging.INFO)
+    assert logging.getLogger("acu").isEnabledFor(logging.DEBUG)
+    thread.stop()
+
+
+def test_a_pretty_request_line_leaves_out_what_is_empty() -> None:
+    record = logging.makeLogRecord({"name": "acu.http.request", "levelname": "INFO", "msg": "request"})
+    record.__dict__.update({"status": 200, "path": "/x", "reason": None, "peer": "unix", "cached_tokens": 0})
+    text = renderer("pretty")(record)
+    assert "status" in text
+    assert "peer" not in text
+    assert "cached_tokens" not in text
+
+
+def test_the_log_is_json_under_systemd_even_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "isatty", lambda fd: True)
+    assert log_style("auto", under_systemd=True) == "json"
+    assert log_style("auto", under_systemd=False) == "pretty"
+    assert log_style("json", under_systemd=False) == "json"
+
+
+def test_the_audit_log_is_appended_to_and_private(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    for line in (b'{"a":1}', b'{"b":2}'):
+        audit = AuditLog(str(path))
+        audit.write(line)
+        audit.close()
+    assert path.read_bytes() == b'{"a":1}\n{"b":2}\n'
+    assert path.stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,110 @@
+"""acu.served: which models are served under which names, and what is refused beforehand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from acu.config import AcuConfig, GpuConfig
+from acu.errors import StartRefused
+from acu.hardware import Gpu, Report
+from acu.served import Budget, gpu_budget, plan_models, scripted
+from agentflow.config import ModelConfig
+
+GIB = 1 << 30
+A10G = Gpu(index=0, name="NVIDIA A10G", memory_mb=23_028, memory_free_mb=22_700)
+
+
+def report(*gpus: Gpu, memory: int = 16 * GIB) -> Report:
+    """A machine."""
+    return Report("cpu", 2, 2, (), memory, memory, gpus)
+
+
+def model_folder(folder: Path, size: int = 1000) -> Path:
+    """A folder that looks like a small model whose weights have `size` bytes."""
+    folder.mkdir()
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 64,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 512,
+        "dtype": "float32",
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text("{}")
+    header = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    with (folder / "model.safetensors").open("wb") as weights:
+        weights.write(len(header).to_bytes(8, "little") + header)
+        weights.truncate(8 + len(header) + size)
+    return folder
+
+
+def test_the_scripted_engine_takes_every_models_place_and_keeps_its_names() -> None:
+    models = scripted(
+        {
+            "large": ModelConfig(model="smollm2-135m-instruct"),
+            "small": ModelConfig(model="other", served_name="mini"),
+            "embed": ModelConfig(model="all-minilm-l6-v2"),
+        },
+        "/script.yaml",
+    )
+    unscripted = {key: replace(model, script=None) for key, model in models.items()}
+    plans = plan_models(AcuConfig(models=unscripted), report())
+    assert {plan.names[0]: plan.names[1:] for plan in plans} == {
+        "scripted": ("large", "smollm2-135m-instruct"),
+        "scripted-small": ("small", "other", "mini"),
+        "scripted-embed": ("embed", "all-minilm-l6-v2"),
+    }
+    assert {model.script for model in models.values()} == {"/script.yaml"}
+    assert [plan.files for plan in plans] == [None, None, None]
+
+
+def test_an_a10g_is_divided_as_the_profile_says() -> None:
+    assert gpu_budget(GpuConfig(), report(A10G)) == Budget(23_028, 12_288, 8_192)
+    assert gpu_budget(GpuConfig(weights_mb=1000, kv_cache_size_mb=2000), report(A10G)) == Budget(23_028, 1000, 2000)
+    assert gpu_budget(GpuConfig(), report()) is None
+
+
+def test_a_gpu_that_is_not_there_or_too_small_is_refused() -> None:
+    with pytest.raises(StartRefused, match=r"gpu\.device_id: 1 does not exist; there are 0 \(NVIDIA A10G\)"):
+        gpu_budget(GpuConfig(device_id=1), report(A10G))
+    with pytest.raises(StartRefused, match=r"20000 \+ 8192 MiB do not fit the 23028 MiB of NVIDIA A10G"):
+        gpu_budget(GpuConfig(weights_mb=20_000), report(A10G))
+
+
+def test_models_on_a_gpu_share_the_kv_pool_and_the_budget_for_weights(tmp_path: Path) -> None:
+    folder = str(model_folder(tmp_path / "m"))
+    models = {
+        "large": ModelConfig(model=folder, served_name="a"),
+        "small": ModelConfig(model=folder, served_name="b", aliases=("x",)),
+        "own": ModelConfig(model=folder, served_name="c", kv_cache_mb=100),
+    }
+    plans = plan_models(AcuConfig(models=models), report(A10G))
+    assert [plan.config.kv_cache_mb for plan in plans] == [4096, 4096, 100]
+    with pytest.raises(StartRefused, match=r"need 40 MiB on the GPU, and gpu\.weights_mb is 16"):
+        big = str(model_folder(tmp_path / "big", 40 << 20))
+        plan_models(AcuConfig(models={"large": ModelConfig(model=big)}, gpu=GpuConfig(weights_mb=16)), report(A10G))
+
+
+def test_weights_that_are_larger_than_the_memory_are_refused_with_both_sizes(tmp_path: Path) -> None:
+    folder = str(model_folder(tmp_path / "m", 100 << 20))
+    with pytest.raises(StartRefused, match="need 100 MiB of memory, and 50 MiB are available"):
+        plan_models(AcuConfig(models={"large": ModelConfig(model=folder)}), report(memory=50 << 20))
+
+
+def test_the_engines_own_rules_are_asked_before_the_start(tmp_path: Path) -> None:
+    folder = str(model_folder(tmp_path / "m"))
+    with pytest.raises(StartRefused, match=r"models\.large: .*kv_cache_mb"):
+        plan_models(AcuConfig(models={"large": ModelConfig(model=folder, kv_cache_mb=50_000_000)}), report())
+
+
+def test_files_that_the_configuration_names_must_be_there(tmp_path: Path) -> None:
+    config = AcuConfig(models={"large": ModelConfig(model="m", chat_template=str(tmp_path / "none"))})
+    with pytest.raises(StartRefused, match=r"models\.large\.chat_template: .*none is not a file"):
+        plan_models(config, report())

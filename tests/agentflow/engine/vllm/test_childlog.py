@@ -1,0 +1,107 @@
+"""The engine's output: stages of a start, warnings, the cause of a failure."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from agentflow.engine.protocol import StartProgress
+from agentflow.engine.vllm.childlog import KEPT_LINES, ChildLog
+
+TRACEBACK = """\x1eERROR vllm.v1.engine.core: EngineCore failed to start.
+Traceback (most recent call last):
+  File "worker.py", line 1, in load
+    raise ValueError("no weights")
+ValueError: Cannot find any model weights with `/models/x`.
+
+During handling of the above exception, another exception occurred:
+
+RuntimeError: Engine core initialization failed. See root cause above.
+"""
+
+
+@pytest.fixture
+async def stages() -> list[str]:
+    return []
+
+
+@pytest.fixture
+async def log(stages: list[str]) -> Iterator[ChildLog]:
+    log = ChildLog(lambda progress: stages.append(progress.stage))
+    yield log
+    log.close()
+
+
+async def write(log: ChildLog, text: str) -> None:
+    os.write(log.writing_fd, text.encode())
+    for _ in range(3):
+        await asyncio.sleep(0.01)
+
+
+async def test_the_cause_is_the_first_error_and_not_its_echo(log: ChildLog) -> None:
+    await write(log, TRACEBACK)
+    assert log.root_cause() == "Cannot find any model weights with `/models/x`"
+
+
+async def test_an_error_whose_kind_says_something_is_told_with_it(log: ChildLog) -> None:
+    await write(log, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n")
+    assert log.root_cause() == "OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
+
+
+async def test_silence_and_mere_echoes_have_no_cause(log: ChildLog) -> None:
+    assert log.root_cause() is None
+    await write(log, "RuntimeError: cancelled\n")
+    assert log.root_cause() is None
+
+
+async def test_log_records_tell_how_far_the_start_is(log: ChildLog, stages: list[str]) -> None:
+    for text in ("Starting to load model /m", "Loading weights took 0.6 seconds", "CPU KV cache size: 46,592 tokens"):
+        await write(log, f"\x1eINFO vllm.some.module: {text}\n")
+    assert stages == ["loading", "loaded", "allocating the KV cache"]
+
+
+async def test_a_line_that_comes_in_pieces_is_read_as_one(log: ChildLog, stages: list[str]) -> None:
+    for piece in ("\x1eINFO vllm.x: Starting", " to load", " model /m", "\n"):
+        await write(log, piece)
+    assert stages == ["loading"]
+
+
+async def test_first_lines_of_warnings_reach_the_daemons_log_and_the_rest_only_for_debugging(
+    log: ChildLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "agentflow.engine.vllm")
+    await write(log, "\x1eINFO vllm.x: chatter\n" + TRACEBACK)
+    loud = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert loud == ["EngineCore failed to start."]
+
+
+async def test_what_is_kept_is_bounded_however_much_comes(log: ChildLog) -> None:
+    await write(log, "x" * 40_000)
+    await write(log, "\nKeyError: late\n" + "noise\n" * (KEPT_LINES - 2))
+    assert log.root_cause() == "KeyError: late"
+    await write(log, "noise\n" * KEPT_LINES)
+    assert log.root_cause() is None
+
+
+async def test_closing_reads_what_is_left_and_gives_the_descriptors_back(make: Callable[[], ChildLog]) -> None:
+    before = open_descriptors()
+    log = make()
+    os.write(log.writing_fd, b"KeyError: last words\n")
+    log.close()
+    log.close()
+    assert log.root_cause() == "KeyError: last words"
+    assert open_descriptors() == before
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture
+def make() -> Callable[[], ChildLog]:
+    def nothing(_: StartProgress) -> None: ...
+
+    return lambda: ChildLog(nothing)

@@ -1,0 +1,406 @@
+"""The real engine with a small real model: one start for all, and then what it must do and survive.
+
+The tests at the end start engines of their own or kill the shared one.
+"""
+
+import asyncio
+import json
+import math
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from tokenizers import Tokenizer
+
+from agentflow.config import ModelConfig
+from agentflow.engine.protocol import Delta, GenerateRequest
+from agentflow.engine.vllm.engine import VllmEngine
+from agentflow.engine.vllm.facts import read_machine
+from agentflow.errors import EngineDied, EngineStartFailed, InvalidGrammar, InvalidRequest
+from agentflow.messages import Sampling, Structured
+
+pytestmark = [
+    pytest.mark.real_engine,
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("default"),  # vLLM and torch warn while they are imported
+]
+
+GREEDY = Sampling(temperature=0)
+MODEL_EOS = 2
+
+
+class Chat:
+    """Asks the engine in the model's own chat format."""
+
+    def __init__(self, engine: VllmEngine, tokenizer: Tokenizer) -> None:
+        self.engine = engine
+        self._tokenizer = tokenizer
+        self._number = 0
+
+    def request(self, text: str, sampling: Sampling = GREEDY, max_tokens: int = 40, **more: Any) -> GenerateRequest:
+        self._number += 1
+        prompt = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+        return GenerateRequest(f"t{self._number}", self._tokenizer.encode(prompt).ids, sampling, max_tokens, **more)
+
+    async def deltas(self, text: str, sampling: Sampling = GREEDY, max_tokens: int = 40, **more: Any) -> list[Delta]:
+        request = self.request(text, sampling, max_tokens, **more)
+        return [delta async for delta in self.engine.generate(request)]
+
+    async def text(self, text: str, sampling: Sampling = GREEDY, max_tokens: int = 40) -> str:
+        return "".join(delta.text for delta in await self.deltas(text, sampling, max_tokens))
+
+    def decode(self, deltas: list[Delta]) -> str:
+        return self._tokenizer.decode([token for delta in deltas for token in delta.token_ids])
+
+
+@pytest.fixture
+async def chat(real_engine: VllmEngine, chat_model: Path) -> Chat:
+    return Chat(real_engine, Tokenizer.from_file(str(chat_model / "tokenizer.json")))
+
+
+async def until(condition: Any, seconds: float = 20) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def structured(kind: Any, value: Any = None) -> Sampling:
+    return Sampling(temperature=0, structured=Structured(kind, value))
+
+
+# What it says
+
+
+async def test_the_capital_of_france_is_paris(chat: Chat) -> None:
+    deltas = await chat.deltas("What is the capital of France?")
+    text = "".join(delta.text for delta in deltas)
+    assert "Paris" in text
+    assert len(deltas) > 3
+    assert text == chat.decode(deltas)  # the end token is no text
+    assert deltas[-1].token_ids[-1] == MODEL_EOS
+    assert (deltas[-1].finish_reason, deltas[-1].stop_reason) == ("stop", None)
+    assert {delta.finish_reason for delta in deltas[:-1]} == {None}
+
+
+async def test_length_bounds_the_answer(chat: Chat) -> None:
+    deltas = await chat.deltas("Tell a long story.", max_tokens=7)
+    assert sum(len(delta.token_ids) for delta in deltas) == 7
+    assert deltas[-1].finish_reason == "length"
+
+
+async def test_a_stop_text_ends_the_answer_before_it_and_is_told(chat: Chat) -> None:
+    whole = await chat.text("What is the capital of France?")
+    deltas = await chat.deltas("What is the capital of France?", Sampling(temperature=0, stop=("Paris", "nowhere")))
+    assert "".join(delta.text for delta in deltas) == whole.partition("Paris")[0]
+    assert (deltas[-1].finish_reason, deltas[-1].stop_reason) == ("stop", "Paris")
+    await until(lambda: chat.engine.stats().outstanding == 0)
+
+
+async def test_a_stop_text_may_stay_in_the_answer(chat: Chat) -> None:
+    sampling = Sampling(temperature=0, stop=("Paris",), include_stop_str_in_output=True)
+    assert (await chat.text("What is the capital of France?", sampling)).endswith("Paris")
+
+
+async def test_a_stop_token_ends_the_answer_and_is_told(chat: Chat) -> None:
+    whole = await chat.deltas("What is the capital of France?")
+    token = [token for delta in whole for token in delta.token_ids][3]
+    deltas = await chat.deltas("What is the capital of France?", Sampling(temperature=0, stop_token_ids=(token,)))
+    assert sum(len(delta.token_ids) for delta in deltas) == 4
+    assert deltas[-1].stop_reason == token
+
+
+async def test_the_models_end_can_be_ignored_or_put_off(chat: Chat) -> None:
+    ignored = await chat.deltas("Say yes.", Sampling(temperature=0, ignore_eos=True), 60)
+    assert (sum(len(delta.token_ids) for delta in ignored), ignored[-1].finish_reason) == (60, "length")
+    put_off = await chat.deltas("Say yes.", Sampling(temperature=0, min_tokens=45), 60)
+    assert sum(len(delta.token_ids) for delta in put_off) >= 45
+
+
+async def test_log_probabilities_are_told_with_their_alternatives(chat: Chat) -> None:
+    deltas = await chat.deltas("What is the capital of France?", Sampling(temperature=0, logprobs=3))
+    told = [entry for delta in deltas for entry in delta.logprobs or ()]
+    assert [entry.token_id for entry in told] == [token for delta in deltas for token in delta.token_ids]
+    for entry in told:
+        assert entry.logprob <= 0
+        assert len(entry.top) >= 3
+        assert entry.top[0].token_id == entry.token_id  # greedy
+        assert [other.logprob for other in entry.top] == sorted((other.logprob for other in entry.top), reverse=True)
+        assert sum(math.exp(other.logprob) for other in entry.top) <= 1.001
+    assert (await chat.deltas("Hi"))[0].logprobs is None
+
+
+async def test_a_bias_can_force_a_token(chat: Chat) -> None:
+    deltas = await chat.deltas("Hi", Sampling(temperature=0, logit_bias={1234: 100.0}), 3)
+    assert [token for delta in deltas for token in delta.token_ids] == [1234] * 3
+
+
+async def test_a_seed_repeats_and_temperature_is_the_callers_alone(chat: Chat) -> None:
+    first, again, other = [
+        await chat.text("Tell a story.", Sampling(temperature=1.5, seed=seed), 24) for seed in (1, 1, 2)
+    ]
+    assert first == again != other
+
+
+async def test_many_sequences_run_together_and_each_gets_its_own_answer(chat: Chat) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        answers = [tasks.create_task(chat.text("?", structured("choice", [f"answer number {n}"]))) for n in range(40)]
+    assert [answer.result() for answer in answers] == [f"answer number {n}" for n in range(40)]
+
+
+async def test_a_common_prefix_is_found_again_by_the_same_tenant_alone(chat: Chat) -> None:
+    text = "In the beginning there was a small fox who lived at the edge of a wide forest. " * 8
+    first = await chat.deltas(text, max_tokens=2, cache_salt="a")
+    again = await chat.deltas(text, max_tokens=2, cache_salt="a")
+    other = await chat.deltas(text, max_tokens=2, cache_salt="b")
+    assert (first[0].cached_tokens, other[0].cached_tokens) == (0, 0)
+    assert again[0].cached_tokens >= 96
+    assert chat.engine.stats().prefix_cache_hits >= again[0].cached_tokens
+
+
+# What it must keep to
+
+
+async def test_a_json_schema_is_kept(chat: Chat) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 12}, "size": {"enum": ["small", "large"]}},
+        "required": ["city", "size"],
+        "additionalProperties": False,
+    }
+    answer = json.loads(await chat.text("Describe Paris as JSON.", structured("json", schema), 80))
+    jsonschema.validate(answer, schema)
+
+
+async def test_one_of_is_taken_as_any_of(chat: Chat) -> None:
+    schema = {"oneOf": [{"const": "left"}, {"const": "right"}]}
+    assert json.loads(await chat.text("Choose.", structured("json", schema))) in ("left", "right")
+
+
+async def test_options_of_the_compiler_in_a_schema_are_not_obeyed(chat: Chat) -> None:
+    schema = {
+        "type": "array",
+        "items": {"const": 1},
+        "minItems": 3,
+        "maxItems": 3,
+        "x-guidance": {"whitespace_flexible": True, "item_separator": "X"},
+    }
+    assert json.loads(await chat.text("Count.", structured("json", schema))) == [1, 1, 1]
+
+
+async def test_a_regular_expression_is_kept(chat: Chat) -> None:
+    assert (await chat.text("Say it.", structured("regex", "[ab]{5}-[0-9]{3}")))[5] == "-"
+
+
+async def test_a_grammar_is_kept(chat: Chat) -> None:
+    assert set(await chat.text("Say it.", structured("grammar", 'start: "a" start "b" | "ab"'), 12)) <= {"a", "b"}
+
+
+async def test_json_object_gives_an_object(chat: Chat) -> None:
+    text = await chat.text("Give me JSON.", structured("json_object"), 30)
+    assert text.startswith("{")
+    assert "\n" not in text.partition('"')[0]  # no running away in blanks
+
+
+HOSTILE = {
+    "exploding repetition": ("regex", "(a|aa)*b{1000}{1000}"),
+    "nested quantifiers": ("regex", "((a+)+)+$"),
+    "exponential automaton": ("regex", "(.*a.{18}|.*b.{19}|[ab]*c.{20})"),
+    "broken expression": ("regex", "(((("),
+    "many alternatives": ("regex", "|".join(f"word{n}x*" for n in range(4000))),
+    "endless reference": ("json", {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}),
+    "doubling references": (
+        "json",
+        {
+            "$ref": "#/$defs/d0",
+            "$defs": {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(60)}
+            | {"d60": {"type": "string"}},
+        },
+    ),
+    "product of alternatives": (
+        "json",
+        {"allOf": [{"anyOf": [{"properties": {f"{k}{n}": {"type": "string"}}} for k in "pq"]} for n in range(20)]},
+    ),
+    "ten thousand values": ("json", {"enum": [f"value {n}" for n in range(10_000)]}),
+    "ten thousand choices": ("choice", [f"choice {n}" for n in range(10_000)]),
+    "huge minimum": ("json", {"type": "array", "minItems": 1_000_000, "items": {"type": "array", "minItems": 10_000}}),
+    "pattern in a schema": ("json", {"type": "string", "pattern": "^(.*a.{18}|.*b.{19})$"}),
+    "ambiguous grammar": ("grammar", 'start: e\ne: e e | "a" | '),
+    "broken grammar": ("grammar", "start: ((((("),
+    "doubling grammar": (
+        "grammar",
+        "start: a0\n" + "\n".join(f'a{n}: "x" | a{n + 1} a{n + 1}' for n in range(1000)) + '\na1000: "y"',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_hostile_constraint_harms_nobody_but_its_request(chat: Chat, name: str) -> None:
+    kind, value = HOSTILE[name]
+    neighbour = asyncio.ensure_future(chat.deltas("Count to ten.", Sampling(temperature=0, ignore_eos=True), 40))
+    longest = 0.0
+
+    async def heartbeat() -> None:
+        nonlocal longest
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.005)
+            longest = max(longest, time.monotonic() - before)
+
+    beating = asyncio.ensure_future(heartbeat())
+    try:
+        async with asyncio.timeout(60):
+            deltas = await chat.deltas("Hi", structured(kind, value), 24)
+        assert deltas[-1].finish_reason in ("stop", "length", "error")
+    except InvalidGrammar as refusal:
+        assert refusal.param == "response_format"
+    finally:
+        beating.cancel()
+    assert sum(len(delta.token_ids) for delta in await neighbour) == 40
+    assert longest < 2  # the loop was never held by a compiler
+    assert "Paris" in await chat.text("What is the capital of France?")
+
+
+# Who leaves, and what is refused
+
+
+async def test_closing_a_stream_ends_its_sequence_at_once(chat: Chat) -> None:
+    stream = chat.engine.generate(chat.request("Tell a long story.", Sampling(temperature=0, ignore_eos=True), 900))
+    await anext(stream)
+    assert chat.engine.stats().outstanding == 1
+    await stream.aclose()
+    assert chat.engine.stats().outstanding == 0
+    assert len(await chat.deltas("Hi", max_tokens=4)) <= 4
+    assert chat.engine.stats().running == 0  # at EngineCore too, or its last step would have told of two
+
+
+async def test_cancelling_at_any_moment_leaves_nothing_running(chat: Chat) -> None:
+    for turns in range(12):
+        task = asyncio.ensure_future(chat.deltas("Tell.", Sampling(temperature=0, ignore_eos=True), 900))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert chat.engine.stats().outstanding == 0
+    assert "Paris" in await chat.text("What is the capital of France?")
+
+
+async def test_a_reader_that_lags_gets_merged_deltas_and_every_token(chat: Chat) -> None:
+    tokens: list[int] = []
+    count = 0
+    async for delta in chat.engine.generate(
+        chat.request("Count.", Sampling(temperature=0, ignore_eos=True, logprobs=0), 30)
+    ):
+        assert len(delta.logprobs or ()) == len(delta.token_ids)
+        tokens += delta.token_ids
+        count += 1
+        await asyncio.sleep(0.3)
+    assert len(tokens) == 30
+    assert count < 30
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"prompt_token_ids": [5] * 2000}, "2000"),
+        ({"prompt_token_ids": []}, "empty"),
+        ({"prompt_token_ids": [999_999]}, "vocabulary"),
+        ({"sampling": Sampling(logprobs=21)}, "logprobs"),
+        ({"sampling": Sampling(temperature=-1)}, "temperature"),
+        ({"sampling": Sampling(logit_bias={999_999: 1.0})}, "logit_bias"),
+        ({"sampling": Sampling(min_tokens=50)}, "min_tokens"),
+    ],
+)
+async def test_what_the_engine_cannot_do_is_refused_with_a_reason(
+    chat: Chat, change: dict[str, Any], match: str
+) -> None:
+    values = {"id": "bad", "prompt_token_ids": [5], "sampling": GREEDY, "max_tokens": 10} | change
+    with pytest.raises(InvalidRequest, match=match):
+        async for _ in chat.engine.generate(GenerateRequest(**values)):
+            pass
+    assert chat.engine.stats().outstanding == 0
+
+
+# Its end
+
+
+def folders() -> set[str]:
+    return {path.name for path in Path(tempfile.gettempdir()).glob("acu-engine-*")}
+
+
+def exists(name: str) -> bool:
+    return Path("/dev/shm", name).exists()
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def test_a_start_with_unknown_arguments_names_them(chat_model: Path) -> None:
+    engine = VllmEngine(chat_model, ModelConfig(model="m", engine_args={"no_such_thing": 1}), read_machine)
+    with pytest.raises(EngineStartFailed, match="no_such_thing"):
+        await engine.start(lambda _: None)
+    await engine.stop(5)
+
+
+async def test_a_start_that_fails_in_the_engines_process_tells_the_cause_in_one_sentence(
+    chat_model: Path, tmp_path: Path
+) -> None:
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((chat_model / name).read_bytes())
+    (tmp_path / "model.safetensors").write_bytes(b"no weights at all")
+    config = ModelConfig(model="m", kv_cache_mb=64, max_model_len=512, engine_args={"enforce_eager": True})
+    engine = VllmEngine(tmp_path, config, read_machine)
+    with pytest.raises(EngineStartFailed, match=r"^vLLM did not start: Safetensor") as failure:
+        await engine.start(lambda _: None)
+    assert "\n" not in str(failure.value)
+    await engine.stop(5)
+
+
+async def test_a_cancelled_start_leaves_no_process_and_no_file(chat_model: Path) -> None:
+    before = folders()
+    config = ModelConfig(model="m", kv_cache_mb=64, max_model_len=512, engine_args={"enforce_eager": True})
+    engine = VllmEngine(chat_model, config, read_machine)
+    processes = engine._host.processes
+    start = asyncio.ensure_future(engine.start(lambda _: None))
+    await until(lambda: processes.pids, 60)
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    pids = processes.pids
+    await engine.stop(30)
+    assert not any(map(lives, pids))
+    assert folders() <= before
+
+
+async def test_when_its_process_is_killed_every_stream_ends_at_once_and_nothing_is_left(chat: Chat) -> None:
+    engine = chat.engine
+    streams = [
+        asyncio.ensure_future(chat.deltas(f"Story {n}.", Sampling(temperature=0, ignore_eos=True), 900))
+        for n in range(8)
+    ]
+    await until(lambda: engine.stats().running == 8)
+    pids = engine._host.processes.pids
+    memory = engine._host._shared_memory
+    assert len(pids) >= 1
+    killed_at = time.monotonic()
+    os.kill(pids[0], signal.SIGKILL)
+    for stream in streams:
+        with pytest.raises(EngineDied):
+            await stream
+    assert time.monotonic() - killed_at < 5
+    assert isinstance(engine.failure, EngineDied)
+    with pytest.raises(EngineDied):
+        await chat.deltas("Hi")
+    await engine.stop(10)
+    assert not any(map(lives, pids))
+    assert not [name for name in memory if exists(name)]

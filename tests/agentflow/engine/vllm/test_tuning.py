@@ -1,0 +1,131 @@
+"""What is chosen for which machine."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from agentflow.config import ModelConfig
+from agentflow.engine.vllm.facts import MachineFacts, ModelFacts
+from agentflow.engine.vllm.tuning import choose, choose_pooling
+from agentflow.errors import EngineStartFailed
+
+MIB, GIB = 1 << 20, 1 << 30
+SMALL = ModelFacts("/models/small", "small", 270 * MIB, "bfloat16", 8192, 11_520, frozenset({2}))
+LAPTOP = MachineFacts(cores=8, memory_available=16 * GIB, cpu_flags=frozenset({"avx2"}), compiler=True)
+A10G = MachineFacts(
+    cores=4,
+    memory_available=30 * GIB,
+    gpu=True,
+    gpu_memory=23_028 * MIB,
+    gpu_weights=12_288 * MIB,
+    gpu_kv_cache=8_192 * MIB,
+)
+
+
+def chosen(machine: MachineFacts = LAPTOP, model: ModelFacts = SMALL, **config: Any) -> dict[str, Any]:
+    return choose(model, ModelConfig(model="small", **config), machine).args
+
+
+@pytest.mark.parametrize(
+    ("flags", "dtype"),
+    [({"avx2"}, "float32"), ({"avx512f"}, "float32"), ({"avx512_bf16"}, "bfloat16"), ({"amx_bf16"}, "bfloat16")],
+)
+def test_a_cpu_computes_in_bfloat16_only_where_it_has_instructions_for_it(flags: set[str], dtype: str) -> None:
+    assert chosen(replace(LAPTOP, cpu_flags=frozenset(flags)))["dtype"] == dtype
+
+
+def test_a_gpu_takes_the_dtype_of_the_model() -> None:
+    assert chosen(A10G)["dtype"] == "auto"
+    assert chosen(A10G, dtype="float16")["dtype"] == "float16"
+
+
+def test_steps_and_seats_follow_the_device_and_the_configuration() -> None:
+    cpu, gpu, told = chosen(), chosen(A10G), chosen(max_running=3, max_batched_tokens=96)
+    assert (cpu["max_num_seqs"], cpu["max_num_batched_tokens"], cpu["block_size"]) == (64, 512, 32)
+    assert (gpu["max_num_seqs"], gpu["max_num_batched_tokens"]) == (128, 2048)
+    assert "block_size" not in gpu
+    assert (told["max_num_seqs"], told["max_num_batched_tokens"]) == (3, 96)
+
+
+def test_a_step_has_room_for_every_running_sequence() -> None:
+    assert chosen(max_running=200, max_batched_tokens=64)["max_num_batched_tokens"] == 200
+
+
+def test_the_kv_pool_of_a_cpu_takes_a_quarter_of_the_free_memory_and_4_gib_at_most() -> None:
+    weights = 540 * MIB  # float32 takes twice what the file has
+    assert chosen()["kv_cache_memory_bytes"] == (16 * GIB - weights - 2 * GIB) // 4
+    assert chosen(replace(LAPTOP, memory_available=64 * GIB))["kv_cache_memory_bytes"] == 4 * GIB
+    assert chosen(kv_cache_mb=600)["kv_cache_memory_bytes"] == 600 * MIB
+
+
+def test_the_gpu_is_used_within_its_shares() -> None:
+    args = chosen(A10G)
+    assert args["kv_cache_memory_bytes"] == 8_192 * MIB
+    assert args["gpu_memory_utilization"] == pytest.approx((12_288 + 8_192 + 2048) / 23_028, abs=0.03)
+    assert args["gpu_memory_utilization"] <= 0.95
+
+
+def test_a_context_that_the_pool_does_not_hold_is_cut_unless_it_was_asked_for() -> None:
+    bytes_a_token = 11_520 * 4
+    assert chosen(kv_cache_mb=100)["max_model_len"] == (100 * MIB // bytes_a_token // 32 - 1) * 32
+    with pytest.raises(EngineStartFailed, match=r"100 MiB holds \d+ tokens .* 4096; raise kv_cache_mb to \d+ or lower"):
+        chosen(kv_cache_mb=100, max_model_len=4096)
+    assert chosen(kv_cache_mb=256, max_model_len=4096)["max_model_len"] == 4096
+
+
+def test_the_pool_that_the_refusal_names_is_enough() -> None:
+    with pytest.raises(EngineStartFailed) as refusal:
+        chosen(kv_cache_mb=100, max_model_len=4096)
+    words = str(refusal.value).split()
+    named = int(words[words.index("kv_cache_mb") + 2])
+    assert chosen(kv_cache_mb=named, max_model_len=4096)["max_model_len"] == 4096
+
+
+def test_a_context_longer_than_the_model_was_made_for_is_refused() -> None:
+    with pytest.raises(EngineStartFailed, match=r"16384.* 8192"):
+        chosen(max_model_len=16_384)
+
+
+def test_weights_that_do_not_fit_are_refused_with_both_figures_before_anything_is_loaded() -> None:
+    huge = replace(SMALL, weights_bytes=14 * GIB)
+    with pytest.raises(EngineStartFailed, match=r"28672 MiB as float32 .* 16384 MiB of memory are available"):
+        chosen(model=huge)
+    with pytest.raises(EngineStartFailed, match=r"14336 MiB, but gpu.weights_mb allows 12288 MiB"):
+        chosen(A10G, model=huge)
+    with pytest.raises(EngineStartFailed, match=r"kv_cache_mb asks for 20480 MiB.* lower kv_cache_mb to \d+"):
+        chosen(kv_cache_mb=20_480)
+
+
+def test_a_folder_without_weights_is_refused_unless_random_ones_are_wanted() -> None:
+    with pytest.raises(EngineStartFailed, match=r"/models/small holds no weights"):
+        chosen(model=replace(SMALL, weights_bytes=0))
+    assert chosen(model=replace(SMALL, weights_bytes=0), engine_args={"load_format": "dummy"})["load_format"] == "dummy"
+
+
+def test_what_the_operator_writes_into_engine_args_wins_over_all() -> None:
+    choices = choose(SMALL, ModelConfig(model="small", engine_args={"max_num_seqs": 7, "enforce_eager": True}), LAPTOP)
+    assert choices.args["max_num_seqs"] == choices.max_running == 7
+    assert choices.shown["compiled"] is False
+
+
+def test_code_is_compiled_only_where_there_is_a_compiler() -> None:
+    assert chosen()["enforce_eager"] is False
+    assert chosen(replace(LAPTOP, compiler=False))["enforce_eager"] is True
+
+
+def test_libraries_are_preloaded_and_caches_kept_where_the_facts_say() -> None:
+    machine = replace(
+        LAPTOP, preloads=("/usr/lib/libtcmalloc_minimal.so.4", "/venv/lib/libiomp5.so"), cache="/var/cache/acu"
+    )
+    environment = choose(SMALL, ModelConfig(model="small"), machine).environment
+    assert environment["LD_PRELOAD"] == "/usr/lib/libtcmalloc_minimal.so.4:/venv/lib/libiomp5.so"
+    assert environment["TORCHINDUCTOR_CACHE_DIR"] == "/var/cache/acu/inductor"
+    assert "LD_PRELOAD" not in choose(SMALL, ModelConfig(model="small"), LAPTOP).environment
+
+
+def test_an_embedding_engine_has_a_step_that_holds_its_longest_input() -> None:
+    args = choose_pooling(SMALL, ModelConfig(model="small"), LAPTOP).args
+    assert args["runner"] == "pooling"
+    assert args["max_num_batched_tokens"] >= args["max_model_len"]
+    assert "structured_outputs_config" not in args
