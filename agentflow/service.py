@@ -31,7 +31,7 @@ from agentflow.messages import ChatRequest, CompletionRequest, EmbeddingRequest,
 from agentflow.plan import Plan, check_token_ids, check_vocabulary, next_seed, tool_use
 from agentflow.prompt import ChatEncoder
 from agentflow.run import Run, RunStatus
-from agentflow.scheduler import Scheduler, Seat
+from agentflow.scheduler import Scheduler, Seat, Ticket
 from agentflow.scheduler.pool import Pool
 from agentflow.status import ModelStatus, ServiceStatus
 from agentflow.stream import Choice, RunStream
@@ -63,7 +63,7 @@ class ServedModel(Struct, frozen=True):
 class _Model:
     """A served model at work: its pool, its supervisors and, once it is loaded, its tokenizer."""
 
-    def __init__(self, served: ServedModel, pool: Pool, supervisors: tuple[Supervisor[Any], ...]) -> None:
+    def __init__(self, served: ServedModel, pool: Pool[Ticket], supervisors: tuple[Supervisor[Any], ...]) -> None:
         self.served = served
         self.pool = pool
         self.supervisors = supervisors

@@ -8,17 +8,15 @@ an engine that is not coming, until one is ready again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 from agentflow.engine.protocol import EngineInfo
 from agentflow.engine.supervisor import Supervisor
 from agentflow.scheduler.estimate import WaitEstimate
 from agentflow.scheduler.queue import AdmissionQueue
 
-if TYPE_CHECKING:
-    from agentflow.scheduler.scheduler import Ticket
-
 TRIP_AFTER = 3
+T = TypeVar("T")
 
 
 class Slot:
@@ -51,13 +49,13 @@ class Slot:
         self._was = state
 
 
-class Pool:
-    """The engines that serve `name`, behind one queue."""
+class Pool(Generic[T]):
+    """The engines that serve `name`, behind one queue of whatever the scheduler lets wait."""
 
     def __init__(self, name: str, supervisors: tuple[Supervisor[Any], ...], ageing_s: float) -> None:
         self.name = name
         self.slots = [Slot(supervisor) for supervisor in supervisors]
-        self.waiting: AdmissionQueue[Ticket] = AdmissionQueue(ageing_s)
+        self.waiting: AdmissionQueue[T] = AdmissionQueue(ageing_s)
         self.estimate = WaitEstimate()
         self._info: EngineInfo | None = None
 

@@ -44,7 +44,7 @@ DRAIN_RETRY_S = 5.0
 class Ticket:
     """A run that waits for a seat. Await `seat()`; `cancel()` leaves the queue."""
 
-    def __init__(self, run: Run, pool: Pool, scheduler: Scheduler) -> None:
+    def __init__(self, run: Run, pool: Pool[Ticket], scheduler: Scheduler) -> None:
         self.run = run
         self.pool = pool
         self._scheduler = scheduler
@@ -67,7 +67,7 @@ class Ticket:
 class Seat:
     """A run's place on an engine. Use it once: `deltas()` or `embed()`, or give it back with `release`."""
 
-    def __init__(self, run: Run, pool: Pool, slot: Slot, scheduler: Scheduler) -> None:
+    def __init__(self, run: Run, pool: Pool[Ticket], slot: Slot, scheduler: Scheduler) -> None:
         self.run = run
         self._pool = pool
         self._slot = slot
@@ -162,14 +162,14 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, on_run_end: Callable[[Run], None]) -> None:
         self._config = config
         self._on_run_end = on_run_end
-        self.pools: dict[str, Pool] = {}
+        self.pools: dict[str, Pool[Ticket]] = {}
         self._seats: set[Seat] = set()
         self._queued_tokens = 0
         self.draining = False
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def add_pool(self, name: str, supervisors: tuple[Supervisor[Any], ...]) -> Pool:
+    def add_pool(self, name: str, supervisors: tuple[Supervisor[Any], ...]) -> Pool[Ticket]:
         """Serve `name` by these engines."""
         pool = self.pools[name] = Pool(name, supervisors, self._config.ageing_s)
         return pool
@@ -189,7 +189,7 @@ class Scheduler:
         """Runs that hold a seat, over all pools."""
         return len(self._seats)
 
-    def submit(self, pool: Pool, runs: Iterable[Run]) -> list[Ticket]:
+    def submit(self, pool: Pool[Ticket], runs: Iterable[Run]) -> list[Ticket]:
         """Queue or seat all of `runs`, or none. Raises Refused."""
         runs = list(runs)
         if refusal := self._refusal(pool, runs):
@@ -210,7 +210,7 @@ class Scheduler:
                 ticket.timer = loop.call_later(delay, self._expire, ticket)
         return tickets
 
-    def pump(self, pool: Pool) -> None:
+    def pump(self, pool: Pool[Ticket]) -> None:
         """Seat whoever can be seated. Called when something arrived, a seat came free, or an engine changed state."""
         for each in pool.slots:
             each.note_state()
@@ -235,7 +235,7 @@ class Scheduler:
         elif ticket.seated.done() and not ticket.seated.cancelled() and ticket.seated.exception() is None:
             ticket.seated.result().release(RunStatus.ABORTED, reason)
 
-    def left(self, seat: Seat, pool: Pool, slot: Slot) -> None:
+    def left(self, seat: Seat, pool: Pool[Ticket], slot: Slot) -> None:
         """A seat was given back; its run has ended."""
         self._seats.discard(seat)
         slot.taken -= 1
@@ -266,7 +266,7 @@ class Scheduler:
             seat.interrupt(error)
         self._note_idle()
 
-    def _refusal(self, pool: Pool, runs: list[Run]) -> Refused | None:
+    def _refusal(self, pool: Pool[Ticket], runs: list[Run]) -> Refused | None:
         if self.draining:
             return Draining("The daemon is shutting down.", retry_after_s=DRAIN_RETRY_S)
         if pool.tripped:
@@ -300,7 +300,7 @@ class Scheduler:
             )
         return None
 
-    def _unavailable(self, pool: Pool) -> EngineUnavailable:
+    def _unavailable(self, pool: Pool[Ticket]) -> EngineUnavailable:
         why = pool.last_error or "it is still loading"
         return EngineUnavailable(f"The model {pool.name} is not available: {why}", retry_after_s=5.0)
 

@@ -17,7 +17,7 @@ from agentflow.engine.supervisor import Supervisor, SupervisorLimits
 from agentflow.errors import DeadlineExceeded, Draining, EngineDied, EngineUnavailable, QueueFull
 from agentflow.messages import Caller, Sampling
 from agentflow.run import Run, RunStatus
-from agentflow.scheduler import Scheduler
+from agentflow.scheduler import Scheduler, Ticket
 from agentflow.scheduler.pool import Pool
 
 SLOW = Script(rules=(Rule(answer="x" * 100_000, tokens_per_s=200.0),))
@@ -40,7 +40,7 @@ def make_run(name: str, *, max_tokens: int = 5, priority: int = 0, deadline_s: f
 class Bench:
     """A scheduler with one pool, and every run that ended."""
 
-    def __init__(self, scheduler: Scheduler, pool: Pool, supervisors: tuple[Supervisor[Any], ...]) -> None:
+    def __init__(self, scheduler: Scheduler, pool: Pool[Ticket], supervisors: tuple[Supervisor[Any], ...]) -> None:
         self.scheduler = scheduler
         self.pool = pool
         self.supervisors = supervisors
