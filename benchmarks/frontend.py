@@ -20,6 +20,7 @@ from pathlib import Path
 from benchmarks.report import last_line, table
 from benchmarks.server import NotMeasured, Server, free_port
 
+MODEL = "scripted"
 PACE = 20  # tokens a second of a paced stream
 TOKENS = 300  # of a paced stream: 15 s
 
@@ -52,34 +53,6 @@ def start(folder: Path, name: str, tokens_per_s: float, streams: int) -> Server:
     return server
 
 
-def load(server: Server, concurrency: int, requests: int, tokens: int) -> dict[str, float]:
-    """One round: what came, per second of wall time and of the front process's CPU."""
-    before = server.cpu_s()
-    output = subprocess.run(
-        [
-            *(sys.executable, "-m", "benchmarks.loadgen", "--port", str(server.port), "--model", "scripted"),
-            *("--concurrency", str(concurrency), "--requests", str(requests), "--max-tokens", str(tokens)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    cpu_s = server.cpu_s() - before
-    if output.returncode:
-        raise NotMeasured(f"the load failed:\n{output.stdout[-500:]}{output.stderr[-2000:]}")
-    seen = json.loads(output.stdout.splitlines()[-1])
-    if seen["errors"] or seen["tokens"] != requests * tokens:
-        raise NotMeasured(f"{seen['errors']} errors, {seen['tokens']} tokens of {requests * tokens}")
-    return {
-        "tokens": seen["tokens"],
-        "chunks": seen["chunks"],
-        "requests": requests,
-        "wall_s": seen["wall_s"],
-        "cpu_s": cpu_s,
-    }
-
-
 def loop_lag_p99_ms(server: Server, folder: Path) -> float:
     """The daemon's own figure, in milliseconds, since the last time it was asked."""
     output = subprocess.run(
@@ -97,12 +70,12 @@ def flat_out(folder: Path, rounds: int) -> dict[str, list[float]]:
     figures: dict[str, list[float]] = {"tokens_s": [], "tokens_cpu_s": [], "requests_s": [], "requests_cpu_s": []}
     server = start(folder, "fast", 0, 128)
     try:
-        load(server, 64, 64, 64)
+        server.load(MODEL, 64, 64, 64)
         for _ in range(rounds):
-            seen = load(server, 64, 256, 512)
+            seen = server.load(MODEL, 64, 256, 512)
             figures["tokens_s"].append(seen["tokens"] / seen["wall_s"])
             figures["tokens_cpu_s"].append(seen["tokens"] / seen["cpu_s"])
-            seen = load(server, 64, 4000, 1)
+            seen = server.load(MODEL, 64, 4000, 1)
             figures["requests_s"].append(seen["requests"] / seen["wall_s"])
             figures["requests_cpu_s"].append(seen["requests"] / seen["cpu_s"])
     finally:
@@ -115,12 +88,12 @@ def paced(folder: Path, rounds: int, streams: int) -> dict[str, list[float]]:
     figures: dict[str, list[float]] = {"loop_lag_p99_ms": [], "tokens_s": [], "cores": [], "kib_a_stream": []}
     server = start(folder, "paced", PACE, streams)
     try:
-        load(server, 16, 16, 8)
+        server.load(MODEL, 16, 16, 8)
         for _ in range(rounds):
             idle_mb = server.rss_mb()
             loop_lag_p99_ms(server, folder)
             command = [
-                *(sys.executable, "-m", "benchmarks.loadgen", "--port", str(server.port), "--model", "scripted"),
+                *(sys.executable, "-m", "benchmarks.loadgen", "--port", str(server.port), "--model", MODEL),
                 *("--concurrency", str(streams), "--requests", str(streams), "--max-tokens", str(TOKENS)),
             ]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:

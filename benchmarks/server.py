@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -81,6 +84,27 @@ class Server:
     def rss_mb(self) -> float:
         """Resident memory of the front process in MiB."""
         return float(self.front.memory_info().rss) / 2**20
+
+    def load(self, model: str, concurrency: int, requests: int, tokens: int) -> dict[str, Any]:
+        """One round of load by a process of its own: what it saw (see loadgen.Result), and `cpu_s` of the front."""
+        before = self.cpu_s()
+        output = subprocess.run(
+            [
+                *(sys.executable, "-m", "benchmarks.loadgen", "--port", str(self.port), "--model", model),
+                *("--concurrency", str(concurrency), "--requests", str(requests), "--max-tokens", str(tokens)),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        cpu_s = self.cpu_s() - before
+        if output.returncode:
+            raise NotMeasured(f"the load on {self.name} failed:\n{output.stdout[-500:]}{output.stderr[-2000:]}")
+        seen: dict[str, Any] = json.loads(output.stdout.splitlines()[-1])
+        if seen["errors"] or seen["tokens"] != requests * tokens:
+            raise NotMeasured(f"{self.name}: {seen['errors']} errors, {seen['tokens']} tokens of {requests * tokens}")
+        return seen | {"cpu_s": cpu_s}
 
     def _tree(self) -> list[psutil.Process]:
         return [self.front, *self.front.children(recursive=True)]

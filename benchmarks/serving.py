@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -105,23 +104,7 @@ def servers(folder: Path, model: Path) -> list[Server]:
 
 def measure(server: Server, concurrency: int, requests: int) -> dict[str, float]:
     """One round of load on one server."""
-    before = server.cpu_s()
-    output = subprocess.run(
-        [
-            *(sys.executable, "-m", "benchmarks.loadgen", "--port", str(server.port), "--model", MODEL),
-            *("--concurrency", str(concurrency), "--requests", str(requests), "--max-tokens", str(TOKENS)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    cpu_s = server.cpu_s() - before
-    if output.returncode:
-        raise NotMeasured(f"the load on {server.name} failed:\n{output.stdout[-500:]}{output.stderr[-2000:]}")
-    seen = json.loads(output.stdout.splitlines()[-1])
-    if seen["errors"] or seen["tokens"] != requests * TOKENS:
-        raise NotMeasured(f"{server.name}: {seen['errors']} errors, {seen['tokens']} tokens of {requests * TOKENS}")
+    seen = server.load(MODEL, concurrency, requests, TOKENS)
     return {
         "tok_s": seen["tokens"] / seen["wall_s"],
         "ttft_p50": percentile(seen["ttft"], 0.5) * 1e3,
@@ -130,7 +113,7 @@ def measure(server: Server, concurrency: int, requests: int) -> dict[str, float]
         "itl_p99": percentile(seen["itl"], 0.99) * 1e3,
         "chunks": seen["chunks"] / requests,
         "content_chunks": seen["content_chunks"] / requests,
-        "front_cpu_us": cpu_s / seen["tokens"] * 1e6,
+        "front_cpu_us": seen["cpu_s"] / seen["tokens"] * 1e6,
         "rss_mb": server.rss_mb(),
     }
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 from agentflow.config import SchedulerConfig
@@ -80,18 +80,10 @@ class Seat:
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         """What the engine generates. Closing it aborts the sequence in the engine and gives the seat back."""
         run = self.run
-        self._task = asyncio.current_task()
-        try:
-            if self._interrupt is not None:
-                raise self._interrupt
-            request = GenerateRequest(
-                run.id,
-                run.prompt_token_ids,
-                run.sampling,
-                run.max_tokens,
-                run.priority,
-                run.caller.tenant,
-            )
+        request = GenerateRequest(
+            run.id, run.prompt_token_ids, run.sampling, run.max_tokens, run.priority, run.caller.tenant
+        )
+        with self._held():
             async with aclosing(self._engine.generate(request)) as stream:
                 async for delta in stream:
                     count = len(delta.token_ids)
@@ -106,9 +98,25 @@ class Seat:
                         # Told to the pool before the client reads it: a slow reader holds no seat of a finished run.
                         self.release(RunStatus.FINISHED, delta.finish_reason)
                     yield delta
+
+    async def embed(self, inputs: Sequence[Sequence[int]]) -> Any:
+        """The vectors of `inputs` (float32, [len(inputs), dimensions])."""
+        with self._held():
+            vectors = await self._engine.embed(inputs)
+            self.release(RunStatus.FINISHED, "stop")
+            return vectors
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """While the engine works for the run. However that ends, the seat is given back with the reason."""
+        self._task = task = asyncio.current_task()
+        try:
+            if self._interrupt is not None:
+                raise self._interrupt
+            yield
         except asyncio.CancelledError:
-            if self._interrupt is not None and self._task is not None:
-                self._task.uncancel()
+            if self._interrupt is not None and task is not None:
+                task.uncancel()
                 raise self._interrupt from None
             raise
         except EngineFailure as error:
@@ -117,26 +125,6 @@ class Seat:
         except InvalidRequest:
             self.release(RunStatus.FAILED, "invalid_request")
             raise
-        finally:
-            self._task = None
-            self.release(RunStatus.ABORTED, _reason(self._interrupt) if self._interrupt else "client_gone")
-
-    async def embed(self, inputs: Sequence[Sequence[int]]) -> Any:
-        """The vectors of `inputs` (float32, [len(inputs), dimensions])."""
-        self._task = asyncio.current_task()
-        try:
-            vectors = await self._engine.embed(inputs)
-        except asyncio.CancelledError:
-            if self._interrupt is not None and self._task is not None:
-                self._task.uncancel()
-                raise self._interrupt from None
-            raise
-        except EngineFailure as error:
-            self.release(RunStatus.FAILED, _reason(error))
-            raise
-        else:
-            self.release(RunStatus.FINISHED, "stop")
-            return vectors
         finally:
             self._task = None
             self.release(RunStatus.ABORTED, _reason(self._interrupt) if self._interrupt else "client_gone")
