@@ -111,6 +111,7 @@ def render(report: dict[str, Any]) -> RenderableType:
         ("version", f"{daemon.get('version')}  pid {daemon.get('pid')}  up {duration(daemon.get('uptime_s', 0))}"),
         ("listens", ", ".join(daemon.get("addresses", []))),
         ("requests", f"{service['running']} running, {service['queued']} waiting ({service['queued_tokens']} tokens)"),
+        ("loop", f"lag p99 {daemon.get('loop_lag_p99_ms', 0):.1f} ms in the last 10 s"),
         ("machine", machine_of(daemon.get("machine", {}))),
     ):
         head.add_row(Text(name, style="bold"), value)

@@ -34,7 +34,7 @@ from acu.errors import AcuError, StartRefused
 from acu.ground import Ground, survey
 from acu.lastresort import LastResort
 from acu.logs import LogThread, log_style
-from acu.pulse import beat
+from acu.pulse import RecentLag, beat
 from acu.served import build
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ class Daemon:
         self._notifier = systemd.Notifier(ground.handover.notify_address)
         self._keys: Keys | None = None
         self._started_at = time.monotonic()
+        self._lag = RecentLag()
         self._stopping = asyncio.Event()
         self._forced = asyncio.Event()
 
@@ -136,7 +137,12 @@ class Daemon:
             try:
                 await self._listen(runner, announce)
                 watchdog_s = self._ground.handover.watchdog_s
-                own.append(tasks.create_task(beat(telemetry.loop_lag.observe, self._notifier, watchdog_s)))
+
+                def observe(lag_s: float) -> None:
+                    telemetry.loop_lag.observe(lag_s)
+                    self._lag.observe(lag_s)
+
+                own.append(tasks.create_task(beat(observe, self._notifier, watchdog_s)))
                 own.append(tasks.create_task(self._tell_status(service)))
                 self._preload()
                 await service.start(tasks)
@@ -244,6 +250,7 @@ class Daemon:
             "uptime_s": round(time.monotonic() - self._started_at, 1),
             "config_file": str(self._ground.loaded.file) if self._ground.loaded.file else None,
             "addresses": [listener.label for listener in self._listeners],
+            "loop_lag_p99_ms": self._lag.p99_ms(),
             "machine": msgspec.to_builtins(self._ground.report),
         }
 

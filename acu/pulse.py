@@ -9,15 +9,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 
 from acu.systemd import Notifier
 
-BEAT_S = 0.1
+BEAT_S = 0.05
+RECENT_BEATS = 200  # ten seconds
 SLOW_S = 1.0  # a lag worth a line in the log
 FED_AT_MOST_EVERY_S = 15.0
 
 log = logging.getLogger(__name__)
+
+
+class RecentLag:
+    """The lags of the last ten seconds, for `acu status`: what holds a client up now, not what once did."""
+
+    def __init__(self) -> None:
+        self._lags: deque[float] = deque(maxlen=RECENT_BEATS)
+
+    def observe(self, lag_s: float) -> None:
+        """Remember one beat's lag, in seconds."""
+        self._lags.append(lag_s)
+
+    def p99_ms(self) -> float:
+        """The lag in milliseconds that 99 of 100 beats stayed within."""
+        ordered = sorted(self._lags)
+        return round(ordered[int(0.99 * (len(ordered) - 1))] * 1000, 3) if ordered else 0.0
 
 
 async def beat(observe: Callable[[float], None], notifier: Notifier, watchdog_s: float | None) -> None:

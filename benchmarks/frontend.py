@@ -54,7 +54,7 @@ def start(folder: Path, name: str, tokens_per_s: float, streams: int) -> Server:
 
 
 def loop_lag_p99_ms(server: Server, folder: Path) -> float:
-    """The daemon's own figure, in milliseconds, since the last time it was asked."""
+    """The daemon's own figure, in milliseconds, over the last ten seconds."""
     output = subprocess.run(
         [sys.executable, "-m", "acu", "status", "--json", "--socket", str(folder / f"{server.name}.sock")],
         capture_output=True,
@@ -91,16 +91,14 @@ def paced(folder: Path, rounds: int, streams: int) -> dict[str, list[float]]:
         server.load(MODEL, 16, 16, 8)
         for _ in range(rounds):
             idle_mb = server.rss_mb()
-            loop_lag_p99_ms(server, folder)
             command = [
                 *(sys.executable, "-m", "benchmarks.loadgen", "--port", str(server.port), "--model", MODEL),
                 *("--concurrency", str(streams), "--requests", str(streams), "--max-tokens", str(TOKENS)),
             ]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
-                time.sleep(4)  # every stream is open
-                loop_lag_p99_ms(server, folder)
+                time.sleep(3)  # every stream is open
                 before, at = server.cpu_s(), time.monotonic()
-                time.sleep(7)
+                time.sleep(10)
                 cores = (server.cpu_s() - before) / (time.monotonic() - at)
                 lag = loop_lag_p99_ms(server, folder)
                 busy_mb = server.rss_mb()

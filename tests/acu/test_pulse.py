@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 
-from acu.pulse import BEAT_S, beat
+from acu.pulse import BEAT_S, RECENT_BEATS, RecentLag, beat
 from acu.systemd import Notifier
 
 
@@ -34,6 +34,16 @@ async def beats(watchdog_s: float | None, during: float, *, hold_s: float = 0.0)
     with contextlib.suppress(asyncio.CancelledError):
         await task
     return lags, notifier.meals
+
+
+def test_the_recent_lag_forgets_what_is_past() -> None:
+    lag = RecentLag()
+    assert lag.p99_ms() == 0.0
+    lag.observe(5.0)
+    assert lag.p99_ms() == 5000.0
+    for number in range(RECENT_BEATS):
+        lag.observe(number / 1000)
+    assert lag.p99_ms() == 197.0
 
 
 async def test_a_held_loop_shows_as_lag() -> None:
