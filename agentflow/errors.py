@@ -12,7 +12,8 @@
     │   └── EngineUnavailable       no engine of the model can take work (loading, restarting, given up)
     ├── EngineFailure               work that had begun was lost
     │   ├── EngineDied
-    │   └── EngineStalled
+    │   ├── EngineStalled
+    │   └── SequenceFailed          the engine lives, and gave up this one sequence
     └── EngineStartFailed           an engine could not be brought up; says why and what to do
 
 Foreign exceptions (vLLM's, tokenizers', jinja's) are translated where they enter, with `raise ... from`.
@@ -93,6 +94,10 @@ class EngineDied(EngineFailure):
 
 class EngineStalled(EngineFailure):
     """The engine had work and made no token for `stall_timeout_s`; it was killed."""
+
+
+class SequenceFailed(EngineFailure):
+    """The engine gave this sequence up (its own error, or an abort that nobody here asked for), and goes on."""
 
 
 class EngineStartFailed(AgentFlowError):

@@ -109,13 +109,15 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
 
 
 class CompletionRequest(Struct, frozen=True, kw_only=True):
-    """Texts (or token ids) to continue, with no chat template. Choice `p * n + i` is answer i to prompt p."""
+    """Texts (or token ids) to continue, with no chat template. Choice `p * n + i` is answer i to prompt p.
+
+    With `echo` each answer begins with its prompt's text.
+    """
 
     id: str
     model: str
     prompts: tuple[str | tuple[int, ...], ...]
     echo: bool = False
-    suffix: str | None = None
     sampling: Sampling = Sampling()
     n: int = 1
     priority: int = 0

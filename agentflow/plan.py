@@ -6,7 +6,7 @@ Which sampling and which parser `tool_choice` asks for, whether the caller's tok
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,13 +25,19 @@ def no_parser() -> None:
 
 
 class Plan(Struct, frozen=True):
-    """What a request comes to once its prompts are encoded. `param` names the caller's field with the prompt."""
+    """What a request comes to once its prompts are encoded.
+
+    `param` names the caller's field with the prompt; `arrived_at` is in seconds of `time.monotonic()`; `echoes` are
+    texts to begin the answers to each prompt with.
+    """
 
     prompts: Sequence[list[int]]
     sampling: Sampling
     param: str
+    arrived_at: float
     parser: Callable[[], ToolParser | None] = no_parser
     finish_after_calls: FinishReason = "stop"
+    echoes: Sequence[str] = ()
 
 
 def tool_use(
@@ -39,6 +45,12 @@ def tool_use(
 ) -> tuple[Sampling, Callable[[], ToolParser | None]]:
     """The sampling that `tool_choice` asks for, and the parser (a fresh one an answer) that finds the calls."""
     sampling, choice = request.sampling, request.tool_choice
+    if choice.mode in ("required", "named") and sampling.structured is not None:
+        raise InvalidRequest(
+            f"`{sampling.structured.param}` asks for a form of the answer and `tool_choice` for a call instead of one; "
+            "leave one of them out.",
+            param="tool_choice",
+        )
     if choice.mode == "required":
         if not tools:
             raise InvalidRequest("tool_choice is required, but there are no tools.", param="tool_choice")
@@ -63,9 +75,10 @@ def check_token_ids(sampling: Sampling, vocab_size: int) -> None:
     check_vocabulary(sampling.logit_bias or (), vocab_size, "logit_bias")
 
 
-def check_vocabulary(tokens: Iterable[int], vocab_size: int, param: str) -> None:
-    """Raise InvalidRequest, naming the field `param`, for the first of `tokens` that the model does not have."""
-    for token in tokens:
+def check_vocabulary(tokens: Collection[int], vocab_size: int, param: str) -> None:
+    """Raise InvalidRequest, naming the field `param`, if the model lacks one of `tokens`."""
+    # Two passes of C over what may be millions of ids.
+    for token in (min(tokens, default=0), max(tokens, default=0)):
         if not 0 <= token < vocab_size:
             raise InvalidRequest(
                 f"Token id {token} is outside the vocabulary (0 to {vocab_size - 1}).",

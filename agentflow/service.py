@@ -11,65 +11,42 @@ that the engine will have) is settled when the run is seated.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, TypeVar
 
-from msgspec import Struct
+import msgspec
 from msgspec.structs import replace
 
 from agentflow import grammar
-from agentflow.config import ModelConfig, SchedulerConfig
-from agentflow.engine.protocol import Embedder, Engine
+from agentflow.config import SchedulerConfig
 from agentflow.engine.supervisor import Supervisor, SupervisorLimits
-from agentflow.errors import AgentFlowError, ContextLengthExceeded, InvalidRequest, UnknownModel
+from agentflow.errors import (
+    ContextLengthExceeded,
+    InvalidRequest,
+    UnknownModel,
+)
 from agentflow.events import Embeddings, FinishReason
 from agentflow.messages import ChatRequest, CompletionRequest, EmbeddingRequest, Sampling, Structured
+from agentflow.model import Model, ServedModel
 from agentflow.plan import Plan, check_token_ids, check_vocabulary, next_seed, tool_use
-from agentflow.prompt import ChatEncoder
 from agentflow.run import Run, RunStatus
-from agentflow.scheduler import Scheduler, Seat, Ticket
-from agentflow.scheduler.pool import Pool
-from agentflow.status import ModelStatus, ServiceStatus
+from agentflow.scheduler import Scheduler, Seat
+from agentflow.status import ServiceStatus
 from agentflow.stream import Choice, RunStream
 from agentflow.tokenizer import Tokenizer
 
 __all__ = ["RunStream", "ServedModel", "Service"]
 
 ENCODE_INLINE_BYTES = 8192  # about 2 ms of encoding; longer texts would hold the loop up
+GRAMMAR_COSTS = 8  # a byte of a grammar takes about as long to check as this many bytes of text to encode
+AnyRequest = ChatRequest | CompletionRequest | EmbeddingRequest
 T = TypeVar("T")
 
-
-class ServedModel(Struct, frozen=True):
-    """A model to serve.
-
-    `tokenizer` is called once, in a thread; each of `engines` makes a fresh engine (Embedder for role `embed`) whenever
-    one must be started. `path` is the folder with the model's files (None for a scripted one), `created` a Unix time.
-    """
-
-    name: str
-    aliases: tuple[str, ...]
-    role: str  # "chat" | "embed"
-    config: ModelConfig
-    path: Path | None
-    created: int
-    tokenizer: Callable[[], Tokenizer]
-    engines: tuple[Callable[[], Engine | Embedder], ...]
-
-
-class _Model:
-    """A served model at work: its pool, its supervisors and, once it is loaded, its tokenizer."""
-
-    def __init__(self, served: ServedModel, pool: Pool[Ticket], supervisors: tuple[Supervisor[Any], ...]) -> None:
-        self.served = served
-        self.pool = pool
-        self.supervisors = supervisors
-        self.tokenizer: asyncio.Future[Tokenizer] = asyncio.get_running_loop().create_future()
-        self.encoder: ChatEncoder | None = None
-        self.tool_format = "none"
+_log = logging.getLogger(__name__)
 
 
 class Service:
@@ -89,10 +66,11 @@ class Service:
         self._grammar_limits = grammar.GrammarLimits.of(config)
         self._encoder = ThreadPoolExecutor(2, thread_name_prefix="encode")
         self._tasks: asyncio.TaskGroup | None = None
+        self._stopping = asyncio.Event()
         self._models = [self._model(served) for served in models]
         self._names = {name: model for model in self._models for name in (model.served.name, *model.served.aliases)}
 
-    def _model(self, served: ServedModel) -> _Model:
+    def _model(self, served: ServedModel) -> Model:
         config = self._config
         limits = SupervisorLimits(
             start_timeout_s=config.start_timeout_s,
@@ -104,7 +82,9 @@ class Service:
             Supervisor(f"{served.name}/{number}", factory, limits, self._engine_changed)
             for number, factory in enumerate(served.engines)
         )
-        return _Model(served, self._scheduler.add_pool(served.name, supervisors), supervisors)
+        pool = self._scheduler.add_pool(served.name, supervisors)
+        backoff_s = (config.restart_backoff_s, config.restart_backoff_max_s)
+        return Model(served, pool, supervisors, backoff_s)
 
     def _engine_changed(self, supervisor: Supervisor[Any]) -> None:
         self._scheduler.pump(self._scheduler.pools[supervisor.id.rpartition("/")[0]])
@@ -116,23 +96,9 @@ class Service:
         """Begin bringing the engines up in `tasks`; returns at once (see `status`)."""
         self._tasks = tasks
         for model in self._models:
-            tasks.create_task(self._load_tokenizer(model))
+            tasks.create_task(model.load(self._encoder, self._stopping))
             for supervisor in model.supervisors:
                 tasks.create_task(supervisor.run())
-
-    async def _load_tokenizer(self, model: _Model) -> None:
-        loop = asyncio.get_running_loop()
-        served = model.served
-        try:
-            tokenizer, encoder = await loop.run_in_executor(self._encoder, _load, served)
-        except AgentFlowError as error:
-            model.tokenizer.set_exception(error)
-            model.tokenizer.exception()  # marked as seen; every request that needs it gets it
-            return
-        model.encoder = encoder
-        wanted = served.config.tool_format
-        model.tool_format = encoder.tool_format if wanted == "auto" else wanted
-        model.tokenizer.set_result(tokenizer)
 
     async def drain(self, timeout_s: float) -> None:
         """Take no new work (`Draining`), wait for what runs or waits, then abort what is left after `timeout_s`."""
@@ -144,6 +110,7 @@ class Service:
 
     async def stop(self, timeout_s: float = 10.0) -> None:
         """Abort everything and stop the engines. Leaves no process."""
+        self._stopping.set()
         self.abort_all()
         await asyncio.gather(
             *(supervisor.stop(timeout_s) for model in self._models for supervisor in model.supervisors)
@@ -157,41 +124,44 @@ class Service:
 
         Raises InvalidRequest, Refused; the stream raises EngineFailure and Refused.
         """
+        arrived_at = time.monotonic()
         model = self._find(request.model, "chat")
-        tokenizer = await _present(model.tokenizer)
+        self._check_count(request.n, "n")
+        tokenizer, encoder = await model.spoken(self._deadline_at(request, arrived_at))
         check_token_ids(request.sampling, tokenizer.vocab_size)
-        encoder = model.encoder
-        assert encoder is not None, "it comes with the tokenizer"
         choice = request.tool_choice
         tools = request.tools if choice.mode != "none" else ()
         sampling, parser = tool_use(request, tools, model.tool_format)
-        self._check_grammar(request.sampling.structured)
-        self._check_grammar(sampling.structured)
-        size = sum(len(message.content or "") for message in request.messages)
+        await self._check_grammar(sampling.structured)
+        size = len(msgspec.json.encode((request.messages, tools)))
         ids = await self._encode(size, lambda: encoder.encode(request.messages, tools))
         finish: FinishReason = "stop" if choice.mode == "named" else "tool_calls"
-        return await self._stream(model, request, Plan([ids], sampling, "messages", parser, finish))
+        return await self._stream(model, request, Plan([ids], sampling, "messages", arrived_at, parser, finish))
 
     async def complete(self, request: CompletionRequest) -> RunStream:
         """Continuations of texts, with no chat template. Raises as `chat` does."""
+        arrived_at = time.monotonic()
         model = self._find(request.model, "chat")
-        tokenizer = await _present(model.tokenizer)
+        self._check_count(len(request.prompts) * request.n, "n" if len(request.prompts) == 1 else "prompt")
+        if request.echo and request.sampling.logprobs is not None:
+            raise InvalidRequest(
+                "echo gives the prompt's text; its log probabilities are not computed. Leave logprobs out.",
+                param="echo",
+            )
+        tokenizer, _ = await model.spoken(self._deadline_at(request, arrived_at))
         check_token_ids(request.sampling, tokenizer.vocab_size)
-        self._check_grammar(request.sampling.structured)
-        prompts = [
-            await self._ids(tokenizer, prompt, f"prompt[{number}]") for number, prompt in enumerate(request.prompts)
-        ]
-        return await self._stream(model, request, Plan(prompts, request.sampling, "prompt"))
+        await self._check_grammar(request.sampling.structured)
+        prompts = await self._ids(tokenizer, request.prompts, "prompt")
+        echoes = await self._texts(tokenizer, request.prompts) if request.echo else ()
+        return await self._stream(model, request, Plan(prompts, request.sampling, "prompt", arrived_at, echoes=echoes))
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Vectors of `request.inputs`. Raises InvalidRequest, Refused, EngineFailure."""
+        arrived_at = time.monotonic()
         model = self._find(request.model, "embed")
-        tokenizer = await _present(model.tokenizer)
-        inputs = [
-            await self._ids(tokenizer, value, f"input[{number}]", special=True)
-            for number, value in enumerate(request.inputs)
-        ]
-        run = self._run(model, request, request.id, [token for ids in inputs for token in ids])
+        tokenizer, _ = await model.spoken(self._deadline_at(request, arrived_at))
+        inputs = await self._ids(tokenizer, request.inputs, "input")
+        run = self._run(model, request, request.id, [token for ids in inputs for token in ids], arrived_at)
         (ticket,) = self._scheduler.submit(model.pool, [run])
         seat = await ticket.seat()
         info = model.pool.info
@@ -208,7 +178,7 @@ class Service:
             vectors = _truncated(vectors, request.dimensions, model.served.name)
         return Embeddings(vectors, len(run.prompt_token_ids))
 
-    async def _stream(self, model: _Model, request: ChatRequest | CompletionRequest, plan: Plan) -> RunStream:
+    async def _stream(self, model: Model, request: ChatRequest | CompletionRequest, plan: Plan) -> RunStream:
         """Submit `n` runs for each prompt, and hand out their events once the first has been taken."""
         runs = self._runs(model, request, plan)
 
@@ -222,7 +192,14 @@ class Service:
 
         tickets = self._scheduler.submit(model.pool, runs)
         choices = [
-            Choice(index, ticket, plan.parser(), call_ids=_call_id, finish_after_calls=plan.finish_after_calls)
+            Choice(
+                index,
+                ticket,
+                plan.parser(),
+                call_ids=_call_id,
+                finish_after_calls=plan.finish_after_calls,
+                echo=plan.echoes[index // request.n] if plan.echoes else "",
+            )
             for index, ticket in enumerate(tickets)
         ]
         assert self._tasks is not None, "the service was not started"
@@ -234,14 +211,8 @@ class Service:
             raise
         return stream
 
-    def _runs(self, model: _Model, request: ChatRequest | CompletionRequest, plan: Plan) -> list[Run]:
+    def _runs(self, model: Model, request: ChatRequest | CompletionRequest, plan: Plan) -> list[Run]:
         count = len(plan.prompts) * request.n
-        if count > self._config.max_choices:
-            raise InvalidRequest(
-                f"{count} answers were asked for; at most {self._config.max_choices} are given to a request.",
-                param="n" if len(plan.prompts) == 1 else "prompt",
-                code="invalid_value",
-            )
         sampling = plan.sampling
         runs: list[Run] = []
         for ids in plan.prompts:
@@ -249,14 +220,12 @@ class Service:
             for answer in range(request.n):
                 # Answers to one prompt must differ, and be the same again for the same seed.
                 seeded = sampling if sampling.seed is None else replace(sampling, seed=next_seed(sampling.seed, answer))
-                runs.append(self._run(model, request, request.id if count == 1 else f"{request.id}-{len(runs)}", ids))
+                run_id = request.id if count == 1 else f"{request.id}-{len(runs)}"
+                runs.append(self._run(model, request, run_id, ids, plan.arrived_at))
                 runs[-1].sampling = seeded
         return runs
 
-    def _run(
-        self, model: _Model, request: ChatRequest | CompletionRequest | EmbeddingRequest, run_id: str, ids: list[int]
-    ) -> Run:
-        deadline_s = self._config.deadline_s if request.deadline_s is None else request.deadline_s
+    def _run(self, model: Model, request: AnyRequest, run_id: str, ids: list[int], arrived_at: float) -> Run:
         return Run(
             id=run_id,
             request_id=request.id,
@@ -266,11 +235,12 @@ class Service:
             max_tokens=0,
             caller=request.caller,
             priority=request.priority,
-            deadline_at=time.monotonic() + deadline_s,
+            arrived_at=arrived_at,
+            deadline_at=self._deadline_at(request, arrived_at),
             kind="embed" if isinstance(request, EmbeddingRequest) else "generate",
         )
 
-    def _fit(self, model: _Model, prompt: int, max_tokens: int | None, param: str) -> int:
+    def _fit(self, model: Model, prompt: int, max_tokens: int | None, param: str) -> int:
         """How many tokens may be generated. 0 while the engine's context is not known yet."""
         info = model.pool.info
         limit = info.max_model_len if info is not None else model.served.config.max_model_len
@@ -294,7 +264,7 @@ class Service:
             )
         return max_tokens
 
-    def _find(self, name: str, role: str) -> _Model:
+    def _find(self, name: str, role: str) -> Model:
         model = self._names.get(name)
         if model is None:
             served = ", ".join(sorted(model.served.name for model in self._models))
@@ -304,18 +274,43 @@ class Service:
             raise InvalidRequest(f"The model {name!r} {does}; it cannot serve this endpoint.", param="model")
         return model
 
-    def _check_grammar(self, structured: Structured | None) -> None:
-        if structured is not None:
-            grammar.check(structured, self._grammar_limits)
+    def _deadline_at(self, request: AnyRequest, arrived_at: float) -> float:
+        return arrived_at + (self._config.deadline_s if request.deadline_s is None else request.deadline_s)
 
-    async def _ids(
-        self, tokenizer: Tokenizer, prompt: str | tuple[int, ...], param: str, *, special: bool = True
-    ) -> list[int]:
-        if isinstance(prompt, str):
-            text = prompt
-            return await self._encode(len(text), lambda: tokenizer.encode(text, add_special_tokens=special))
-        check_vocabulary(prompt, tokenizer.vocab_size, param)
-        return list(prompt)
+    def _check_count(self, count: int, param: str) -> None:
+        if count > self._config.max_choices:
+            raise InvalidRequest(
+                f"{count} answers were asked for; at most {self._config.max_choices} are given to a request.",
+                param=param,
+                code="invalid_value",
+            )
+
+    async def _check_grammar(self, structured: Structured | None) -> None:
+        if structured is not None:
+            size = len(msgspec.json.encode(structured.value))
+            await self._encode(size * GRAMMAR_COSTS, lambda: grammar.check(structured, self._grammar_limits))
+
+    async def _ids(self, tokenizer: Tokenizer, prompts: Sequence[str | tuple[int, ...]], param: str) -> list[list[int]]:
+        def encode() -> list[list[int]]:
+            found = []
+            for number, prompt in enumerate(prompts):
+                if isinstance(prompt, str):
+                    found.append(tokenizer.encode(prompt, add_special_tokens=True))
+                else:
+                    check_vocabulary(prompt, tokenizer.vocab_size, f"{param}[{number}]")
+                    found.append(list(prompt))
+            return found
+
+        return await self._encode(sum(map(len, prompts)), encode)
+
+    async def _texts(self, tokenizer: Tokenizer, prompts: Sequence[str | tuple[int, ...]]) -> list[str]:
+        def decode() -> list[str]:
+            return [
+                prompt if isinstance(prompt, str) else tokenizer.decode(prompt, skip_special_tokens=True)
+                for prompt in prompts
+            ]
+
+        return await self._encode(sum(map(len, prompts)), decode)
 
     async def _encode(self, size: int, encode: Callable[[], T]) -> T:
         if size <= ENCODE_INLINE_BYTES:
@@ -326,12 +321,14 @@ class Service:
 
     def status(self) -> ServiceStatus:
         """A snapshot that costs no round trip to an engine."""
-        models = tuple(self._model_status(model) for model in self._models)
+        models = tuple(model.status() for model in self._models)
         scheduler = self._scheduler
         missing = [model for model in models if not model.ready]
         reason = None
         if scheduler.draining:
             reason = "The daemon is shutting down."
+        elif silent := [model for model in self._models if model.tokenizer_error]:
+            reason = f"{silent[0].served.name}: {silent[0].tokenizer_error}"
         elif missing:
             engine = missing[0].engines[0]
             percent = "" if engine.fraction is None else f" ({engine.fraction:.0%})"
@@ -346,27 +343,6 @@ class Service:
             models=models,
         )
 
-    def _model_status(self, model: _Model) -> ModelStatus:
-        pool = model.pool
-        return ModelStatus(
-            name=model.served.name,
-            aliases=model.served.aliases,
-            role=model.served.role,
-            ready=pool.ready,
-            created=model.served.created,
-            engines=tuple(supervisor.status() for supervisor in model.supervisors),
-            max_model_len=pool.info.max_model_len if pool.info else None,
-            queued=len(pool.waiting),
-            running=pool.running,
-        )
-
-
-def _load(served: ServedModel) -> tuple[Tokenizer, ChatEncoder]:
-    tokenizer = served.tokenizer()
-    path = served.config.chat_template
-    template = Path(path).read_text(encoding="utf-8") if path is not None else None
-    return tokenizer, ChatEncoder(tokenizer, template)
-
 
 def _truncated(vectors: Any, dimensions: int, model: str) -> Any:
     """The first `dimensions` of each vector, of unit length again."""
@@ -378,10 +354,6 @@ def _truncated(vectors: Any, dimensions: int, model: str) -> Any:
     cut = vectors[:, :dimensions]
     norms = (cut**2).sum(axis=1, keepdims=True) ** 0.5
     return cut / norms.clip(min=1e-12)
-
-
-async def _present(tokenizer: asyncio.Future[Tokenizer]) -> Tokenizer:
-    return tokenizer.result() if tokenizer.done() else await asyncio.shield(tokenizer)
 
 
 def _call_id() -> str:

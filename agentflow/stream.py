@@ -14,12 +14,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import cast
 
+from agentflow.engine.protocol import Delta
 from agentflow.errors import EngineDied
 from agentflow.events import (
     ChoiceFinished,
     Event,
     FinishReason,
     TextDelta,
+    TokenLogprob,
     ToolCallArguments,
     ToolCallOpened,
     Usage,
@@ -43,13 +45,16 @@ class Choice:
         *,
         call_ids: Callable[[], str] | None = None,
         finish_after_calls: FinishReason = "tool_calls",
+        echo: str = "",
     ) -> None:
         self.index = index
         self.ticket = ticket
         self._parser = parser
         self._call_ids = call_ids
         self._finish_after_calls = finish_after_calls
+        self._echo = echo
         self._called = False
+        self._logprobs: list[TokenLogprob] = []
 
     @property
     def run(self) -> Run:
@@ -62,11 +67,13 @@ class Choice:
         prepare(seat)
         index = self.index
         parser = self._parser
+        if self._echo:
+            yield TextDelta(index, self._echo)
         async with aclosing(seat.deltas()) as deltas:
             async for delta in deltas:
                 reason = delta.finish_reason
                 if parser is not None:
-                    for event in self._parsed(parser, delta.text, last=reason is not None):
+                    for event in self._parsed(parser, delta, last=reason is not None):
                         yield event
                 elif delta.text or delta.token_ids:
                     yield TextDelta(index, delta.text, delta.token_ids, delta.logprobs)
@@ -75,17 +82,19 @@ class Choice:
                     return
         raise EngineDied("The engine ended the answer without saying why.")
 
-    def _parsed(self, parser: ToolParser, text: str, *, last: bool) -> list[Event]:
-        found = parser.feed(text)
+    def _parsed(self, parser: ToolParser, delta: Delta, *, last: bool) -> list[Event]:
+        self._logprobs += delta.logprobs or ()
+        found = parser.feed(delta.text)
         if last:
             found = [*found, *parser.finish()]
         events: list[Event] = []
         for part in found:
             match part:
                 case Text(text):
-                    events.append(TextDelta(self.index, text))
+                    events.append(TextDelta(self.index, text, logprobs=self._taken_logprobs()))
                 case CallOpened(index, name):
                     self._called = True
+                    self._logprobs.clear()  # as in OpenAI's API, they are for the text alone
                     assert self._call_ids is not None
                     events.append(ToolCallOpened(self.index, index, self._call_ids(), name))
                 case CallArguments(index, text):
@@ -95,12 +104,13 @@ class Choice:
                     events.append(TextDelta(self.index, text))
         return events
 
+    def _taken_logprobs(self) -> tuple[TokenLogprob, ...] | None:
+        taken = tuple(self._logprobs)
+        self._logprobs.clear()
+        return taken or None
+
     def _finish(self, reason: str) -> FinishReason:
-        if reason == "error":
-            raise EngineDied("The engine reported an error for this sequence.")
-        if reason == "stop" and self._called:
-            return self._finish_after_calls
-        return cast("FinishReason", reason if reason in ("stop", "length") else "stop")
+        return self._finish_after_calls if reason == "stop" and self._called else cast("FinishReason", reason)
 
 
 class RunStream:
@@ -125,11 +135,6 @@ class RunStream:
         return [choice.run for choice in self._choices]
 
     @property
-    def prompt_token_ids(self) -> tuple[list[int], ...]:
-        """Token ids of the prompt of each choice."""
-        return tuple(choice.run.prompt_token_ids for choice in self._choices)
-
-    @property
     def usage(self) -> Usage:
         """What was counted so far; complete when the iteration ended. A prompt with n answers counts once."""
         runs = self.runs
@@ -145,10 +150,12 @@ class RunStream:
 
     async def aclose(self) -> None:
         """Abort what still runs or waits. Idempotent."""
-        await self._events.aclose()
-        # A generator that was never started has no `finally` to run: its seat is given back here.
-        for choice in self._choices:
-            choice.ticket.cancel("client_gone")
+        try:
+            await self._events.aclose()
+        finally:
+            # A generator that was never started has no `finally` to run: its seat is given back here.
+            for choice in self._choices:
+                choice.ticket.cancel("client_gone")
 
     async def _merged(self) -> AsyncGenerator[Event, None]:
         queue: asyncio.Queue[Event | Exception | None] = asyncio.Queue(MERGE_BUFFER)

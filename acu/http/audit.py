@@ -57,7 +57,9 @@ class Journal:
         self._hooks.on_response(record.route, record.status)
         if self._log.isEnabledFor(logging.INFO):
             fields = {key: value for key, value in msgspec.structs.asdict(record).items() if value is not None}
-            fields["duration_ms"] = round(fields.pop("duration_s") * 1000, 1)
+            for name in ("queue", "ttft", "duration"):
+                if (seconds := fields.pop(f"{name}_s", None)) is not None:
+                    fields[f"{name}_ms"] = round(seconds * 1000, 1)
             self._log.info("request", extra=fields)
         if self._hooks.audit is not None:
             try:

@@ -56,7 +56,7 @@ def routes(service: Service, settings: HttpSettings) -> tuple[Route, ...]:
                     )
                 return exchange.json(msgspec.json.encode(await _gather(events, answer_id, created, body)))
             finally:
-                exchange.usage = events.usage
+                exchange.settle(events)
 
     return (
         Route(

@@ -54,7 +54,7 @@ def routes(service: Service, settings: HttpSettings) -> tuple[Route, ...]:
                 )
                 return exchange.json(msgspec.json.encode(answer))
             finally:
-                exchange.usage = events.usage
+                exchange.settle(events)
 
     return (
         Route(

@@ -91,6 +91,7 @@ RULES: dict[type[BaseException], Rule] = {
     flow.EngineFailure: Rule(503, "engine_failure", retry=True),
     flow.EngineDied: Rule(503, "engine_died", retry=True),
     flow.EngineStalled: Rule(503, "engine_stalled", retry=True),
+    flow.SequenceFailed: Rule(503, "sequence_failed", retry=True),
     flow.EngineStartFailed: Rule(503, "engine_start_failed"),
 }
 

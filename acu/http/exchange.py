@@ -13,6 +13,7 @@ from msgspec import Struct
 from acu.http.errors import BadRequest
 from agentflow.events import Usage
 from agentflow.messages import Caller
+from agentflow.service import RunStream
 
 MAX_DEADLINE_MS = 86_400_000
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
@@ -32,7 +33,8 @@ class RequestRecord(Struct, frozen=True):
     """What is kept of a request once it has ended: never its content, never a key.
 
     `status` is 499 when the client went away before the answer was complete. `reason` says why an answer that had
-    begun did not end well (`client_gone`, `slow_reader`, `failed`). `duration_s` counts from the headers on.
+    begun did not end well (`client_gone`, `slow_reader`, `failed`). `duration_s` counts from the headers on; `queue_s` is
+    the wait for an engine and `ttft_s` the time to the first token, both of the first answer and where there were any.
     """
 
     request_id: str
@@ -53,6 +55,8 @@ class RequestRecord(Struct, frozen=True):
     cached_tokens: int
     completion_tokens: int
     duration_s: float
+    queue_s: float | None = None
+    ttft_s: float | None = None
 
 
 class Exchange:
@@ -68,11 +72,13 @@ class Exchange:
         "model",
         "path_argument",
         "peer",
+        "queue_s",
         "request",
         "route",
         "started_at",
         "status",
         "streamed",
+        "ttft_s",
         "usage",
     )
 
@@ -92,6 +98,17 @@ class Exchange:
         self.error_code: str | None = None
         self.end_reason: str | None = None
         self.usage = Usage()
+        self.queue_s: float | None = None
+        self.ttft_s: float | None = None
+
+    def settle(self, events: RunStream) -> None:
+        """Keep what was counted and measured of an answer that is over, whichever way."""
+        self.usage = events.usage
+        first = events.runs[0]
+        if first.admitted_at is not None:
+            self.queue_s = first.admitted_at - first.arrived_at
+        if first.first_token_at is not None:
+            self.ttft_s = first.first_token_at - first.arrived_at
 
     def take_request_id(self) -> None:
         """Adopt the client's x-request-id. Raises BadRequest for one that is no printable ASCII of at most 128."""
@@ -160,6 +177,8 @@ class Exchange:
             cached_tokens=self.usage.cached_tokens,
             completion_tokens=self.usage.completion_tokens,
             duration_s=time.monotonic() - self.started_at,
+            queue_s=self.queue_s,
+            ttft_s=self.ttft_s,
         )
 
 

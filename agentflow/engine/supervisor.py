@@ -97,6 +97,11 @@ class Supervisor(Generic[E]):
         """What the engine turned out to be; kept while a new one starts."""
         return self._info
 
+    @property
+    def state(self) -> EngineState:
+        """Where it stands; cheaper than `status`."""
+        return self._state
+
     def status(self) -> EngineStatus:
         """A snapshot."""
         ready = self._state == "ready"

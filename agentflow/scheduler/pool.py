@@ -41,7 +41,7 @@ class Slot:
 
     def note_state(self) -> None:
         """Follow the supervisor's state, counting failures in a row."""
-        state = self.supervisor.status().state
+        state = self.supervisor.state
         if state == "ready":
             self.failures_in_a_row = 0
         elif state == "backing_off" and self._was != state:

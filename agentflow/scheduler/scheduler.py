@@ -29,16 +29,16 @@ from agentflow.errors import (
     AgentFlowError,
     DeadlineExceeded,
     Draining,
-    EngineFailure,
     EngineUnavailable,
-    InvalidRequest,
     QueueFull,
     Refused,
+    SequenceFailed,
 )
 from agentflow.run import Run, RunStatus
 from agentflow.scheduler.pool import Pool, Slot
 
 DRAIN_RETRY_S = 5.0
+FINISHED = frozenset({"stop", "length"})  # the ends of an answer that is whole
 
 
 class Ticket:
@@ -92,12 +92,18 @@ class Seat:
                             run.first_token_at = time.monotonic()
                             run.cached_tokens = delta.cached_tokens
                         run.completion_tokens += count
-                    if delta.finish_reason is not None:
-                        run.finish_reason = delta.finish_reason
+                    if (reason := delta.finish_reason) is not None:
+                        if reason not in FINISHED:
+                            raise SequenceFailed(f"The engine gave up this answer ({reason}).")
+                        run.finish_reason = reason
                         run.last_token_at = time.monotonic()
                         # Told to the pool before the client reads it: a slow reader holds no seat of a finished run.
-                        self.release(RunStatus.FINISHED, delta.finish_reason)
+                        self.release(RunStatus.FINISHED, reason)
+                    self._task = None  # nobody waits for the engine: an interruption is for the next step
                     yield delta
+                    if self._interrupt is not None:
+                        raise self._interrupt
+                    self._task = asyncio.current_task()
 
     async def embed(self, inputs: Sequence[Sequence[int]]) -> Any:
         """The vectors of `inputs` (float32, [len(inputs), dimensions])."""
@@ -112,25 +118,25 @@ class Seat:
         self._task = task = asyncio.current_task()
         try:
             if self._interrupt is not None:
-                raise self._interrupt
+                raise self._interrupt  # noqa: TRY301 - it ends the run as any later one would
             yield
         except asyncio.CancelledError:
             if self._interrupt is not None and task is not None:
                 task.uncancel()
                 raise self._interrupt from None
             raise
-        except EngineFailure as error:
-            self.release(RunStatus.FAILED, _reason(error))
+        except AgentFlowError as error:
+            self.release(RunStatus.ABORTED if error is self._interrupt else RunStatus.FAILED, _reason(error))
             raise
-        except InvalidRequest:
-            self.release(RunStatus.FAILED, "invalid_request")
+        except Exception:
+            self.release(RunStatus.FAILED, "internal_error")
             raise
         finally:
             self._task = None
             self.release(RunStatus.ABORTED, _reason(self._interrupt) if self._interrupt else "client_gone")
 
     def interrupt(self, error: AgentFlowError) -> None:
-        """End the run from outside: whoever iterates gets `error` at once."""
+        """End the run from outside: whoever waits for the engine gets `error` at once, else with the next step."""
         self._interrupt = error
         if self._task is not None:
             self._task.cancel()

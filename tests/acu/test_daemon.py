@@ -274,6 +274,7 @@ def test_the_log_is_json_off_a_terminal_and_has_one_line_a_request_without_its_c
     assert line["model"] == "large"
     assert line["completion_tokens"] == len("the answer is hidden") + 1
     assert line["level"] == "info"
+    assert 0 <= line["queue_ms"] <= line["ttft_ms"] <= line["duration_ms"]
     assert "secret" not in running.log.read_text()
     assert "hidden" not in running.log.read_text()
 

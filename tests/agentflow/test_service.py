@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,7 +15,16 @@ import pytest
 from agentflow.config import ModelConfig, SchedulerConfig
 from agentflow.engine.script import Rule, Script
 from agentflow.engine.scripted import ScriptedEmbedder, ScriptedEngine
-from agentflow.errors import ContextLengthExceeded, EngineDied, InvalidGrammar, InvalidRequest, UnknownModel
+from agentflow.errors import (
+    ContextLengthExceeded,
+    Draining,
+    EngineDied,
+    EngineStartFailed,
+    EngineUnavailable,
+    InvalidGrammar,
+    InvalidRequest,
+    UnknownModel,
+)
 from agentflow.events import ChoiceFinished, Event, TextDelta, ToolCallArguments, ToolCallOpened, Usage
 from agentflow.messages import (
     ChatRequest,
@@ -297,3 +307,94 @@ async def test_status_tells_what_is_missing_and_then_that_all_is_there() -> None
             ("m", True, 4096),
             ("e", True, 8192),
         ]
+
+
+async def test_an_end_from_outside_reaches_readers_that_are_not_reading() -> None:
+    for n in (1, 3):
+        async with bench(says("x" * 4000, tokens_per_s=5000.0)) as it:
+            request = ChatRequest(id="r", model="m", messages=(Message("user", "hi"),), n=n)
+            stream = await it.service.chat(request)
+            events = aiter(stream)
+            await anext(events)
+            await asyncio.sleep(0.1)  # the buffer between engine and reader is full
+            it.service.abort_all()
+            with pytest.raises(Draining):
+                async with asyncio.timeout(5):
+                    while True:
+                        await anext(events)
+            await stream.aclose()
+            assert {(run.status, run.reason) for run in it.ended} == {(RunStatus.ABORTED, "draining")}
+
+
+async def test_an_echo_begins_the_answer_with_its_prompt() -> None:
+    async with bench(says("!")) as it:
+        request = CompletionRequest(id="r", model="m", prompts=("one", (116, 119, 111)), n=2, echo=True)
+        stream = await it.service.complete(request)
+        events = [event async for event in stream]
+        assert [text_of(events, choice) for choice in range(4)] == ["one!", "one!", "two!", "two!"]
+        with pytest.raises(InvalidRequest, match="Leave logprobs out"):
+            await it.service.complete(
+                CompletionRequest(id="r", model="m", prompts=("a",), echo=True, sampling=Sampling(logprobs=1))
+            )
+
+
+async def test_log_probabilities_of_the_text_survive_the_search_for_calls() -> None:
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+    async with bench(says("Let me see. " + call)) as it:
+        events, _ = await it.chat("weather?", tools=(WEATHER,), sampling=Sampling(logprobs=0))
+        told = [p.token for event in events if isinstance(event, TextDelta) for p in event.logprobs or ()]
+        assert "".join(told).startswith("Let me see.")
+        assert "Paris" not in "".join(told)
+
+
+async def test_a_forced_call_and_a_form_of_the_answer_exclude_each_other() -> None:
+    async with bench() as it:
+        with pytest.raises(InvalidRequest, match="leave one of them out") as refusal:
+            await it.chat(
+                "?",
+                tools=(WEATHER,),
+                tool_choice=ToolChoice("required"),
+                sampling=Sampling(structured=Structured("json_object")),
+            )
+        assert refusal.value.param == "tool_choice"
+
+
+async def test_a_tokenizer_that_does_not_load_is_told_and_tried_again() -> None:
+    tries = 0
+
+    def flaky() -> ByteTokenizer:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise EngineStartFailed("tokenizer.json is cut off")
+        return ByteTokenizer()
+
+    served = ServedModel("m", (), "chat", ModelConfig(model="x"), None, 1, flaky, (ScriptedEngine,))
+    service = Service((served,), SchedulerConfig(restart_backoff_s=0.2), lambda _: None)
+    async with asyncio.TaskGroup() as tasks:
+        await service.start(tasks)
+        with pytest.raises(EngineUnavailable, match="cut off"):
+            await service.chat(ChatRequest(id="1", model="m", messages=(Message("user", "hi"),), deadline_s=0.1))
+        assert not service.status().ready
+        assert "cut off" in (service.status().reason or "")
+        stream = await service.chat(ChatRequest(id="2", model="m", messages=(Message("user", "hi"),)))
+        assert [event async for event in stream]
+        assert (tries, service.status().ready) == (3, True)
+        await service.stop(1.0)
+
+
+async def test_many_texts_are_encoded_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = set()
+    encode = ByteTokenizer.encode
+
+    def watched(self: ByteTokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
+        threads.add(threading.get_ident())
+        return encode(self, text, add_special_tokens=add_special_tokens)
+
+    monkeypatch.setattr(ByteTokenizer, "encode", watched)
+    async with bench() as it:
+        await it.service.embed(EmbeddingRequest(id="r", model="e", inputs=("x" * 2000,) * 20))
+        assert threading.get_ident() not in threads
+        assert len(threads) == 1
+        await it.service.embed(EmbeddingRequest(id="r", model="e", inputs=("x",)))
+        assert threading.get_ident() in threads

@@ -23,6 +23,7 @@ import logging
 import re
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -126,7 +127,10 @@ class EngineHost:
         self.fail(EngineDied("the engine was stopped"))
         await self._end_processes(timeout_s)
         if self.llm is not None:
-            await asyncio.to_thread(self.llm.shutdown, 0.0)  # reaps the dead and closes the sockets
+            context = self.llm.engine_core.resources.ctx
+            await asyncio.to_thread(self.llm.shutdown, 0.0)  # reaps the dead; sockets are closed by the loop
+            await asyncio.sleep(0)
+            context.destroy(linger=0)  # vLLM never does: each engine would leave its threads and descriptors
             self.llm.shutdown = _nothing  # its __del__ calls it, perhaps when the interpreter has no modules any more
         self.llm = None
         self._over.set()
@@ -171,6 +175,7 @@ class EngineHost:
                 llm = _construct(args, self._unwanted)
         except BaseException as error:  # noqa: BLE001 - raised where start() waits
             failure = error
+            _close_contexts(error)
         self._built.set()
 
         def hand_over() -> None:
@@ -191,7 +196,19 @@ def _sentence(error: Exception) -> str:
     """What an exception says, without the frame that pydantic puts around it."""
     text = str(error)
     found = re.search(r"(?:Value|Assertion) error, (.+?)(?: \[type=|\n|$)", text)
-    return (found[1] if found else text.partition("\n")[0]).rstrip(".")
+    if found:
+        return found[1].rstrip(".")
+    kind = type(error).__name__
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line.rstrip(".") if line and kind in ("ValueError", "RuntimeError") else f"{kind}: {line}".rstrip(": .")
+
+
+def _close_contexts(error: BaseException) -> None:
+    """Close the ZMQ context, with its threads and descriptors, that AsyncLLM left open when it failed with `error`."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        context = frame.f_locals.get("sync_ctx")
+        if context is not None:
+            context.destroy(linger=0)
 
 
 def _nothing() -> None: ...

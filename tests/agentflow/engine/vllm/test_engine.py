@@ -8,6 +8,7 @@ import json
 import math
 import os
 import signal
+import struct
 import tempfile
 import time
 from pathlib import Path
@@ -357,10 +358,10 @@ async def test_a_start_that_fails_in_the_engines_process_tells_the_cause_in_one_
 ) -> None:
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((chat_model / name).read_bytes())
-    (tmp_path / "model.safetensors").write_bytes(b"no weights at all")
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")  # no tensor in it
     config = ModelConfig(model="m", kv_cache_mb=64, max_model_len=512, engine_args={"enforce_eager": True})
     engine = VllmEngine(tmp_path, config, read_machine)
-    with pytest.raises(EngineStartFailed, match=r"^vLLM did not start: Safetensor") as failure:
+    with pytest.raises(EngineStartFailed, match=r"^vLLM did not start: .*weights") as failure:
         await engine.start(lambda _: None)
     assert "\n" not in str(failure.value)
     await engine.stop(5)

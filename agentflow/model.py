@@ -1,0 +1,137 @@
+"""Model: a served model at work: its names, its pool, its supervised engines, and its tokenizer.
+
+The tokenizer is loaded in a thread while the engines start. A load that fails is told (`tokenizer_error`) and tried again
+with back-off, as a supervisor does with an engine; meanwhile requests wait for it until their deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from agentflow.config import ModelConfig
+from agentflow.engine.protocol import Embedder, Engine
+from agentflow.engine.supervisor import Supervisor
+from agentflow.errors import EngineStartFailed, EngineUnavailable
+from agentflow.prompt import ChatEncoder
+from agentflow.scheduler import Ticket
+from agentflow.scheduler.pool import Pool
+from agentflow.status import ModelStatus
+from agentflow.tokenizer import Tokenizer
+
+_log = logging.getLogger(__name__)
+
+
+class ServedModel(Struct, frozen=True):
+    """A model to serve.
+
+    `tokenizer` is called once, in a thread; each of `engines` makes a fresh engine (Embedder for role `embed`) whenever
+    one must be started. `path` is the folder with the model's files (None for a scripted one), `created` a Unix time.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    role: str  # "chat" | "embed"
+    config: ModelConfig
+    path: Path | None
+    created: int
+    tokenizer: Callable[[], Tokenizer]
+    engines: tuple[Callable[[], Engine | Embedder], ...]
+
+
+class Model:
+    """A served model at work. `backoff_s` is the first and the longest wait between two tries at its tokenizer."""
+
+    def __init__(
+        self,
+        served: ServedModel,
+        pool: Pool[Ticket],
+        supervisors: tuple[Supervisor[Any], ...],
+        backoff_s: tuple[float, float],
+    ) -> None:
+        self.served = served
+        self.pool = pool
+        self.supervisors = supervisors
+        self.tokenizer_error: str | None = None
+        self.tool_format = "none"
+        self._backoff_s = backoff_s
+        self._spoken: tuple[Tokenizer, ChatEncoder] | None = None
+        self._loaded = asyncio.Event()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can answer now."""
+        return self.pool.ready and self._spoken is not None
+
+    async def load(self, threads: Executor, stopping: asyncio.Event) -> None:
+        """Load the tokenizer, however many tries it takes, until `stopping`."""
+        loop = asyncio.get_running_loop()
+        wait_s, longest_s = self._backoff_s
+        while True:
+            try:
+                tokenizer, encoder = await loop.run_in_executor(threads, _load, self.served)
+            except EngineStartFailed as error:
+                self.tokenizer_error = str(error)
+                _log.warning("the tokenizer of %s does not load: %s", self.served.name, error)
+            else:
+                break
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await stopping.wait()
+                    return
+            wait_s = min(2 * wait_s, longest_s)
+        wanted = self.served.config.tool_format
+        self.tool_format = encoder.tool_format if wanted == "auto" else wanted
+        self.tokenizer_error = None
+        self._spoken = tokenizer, encoder
+        self._loaded.set()
+
+    async def spoken(self, deadline_at: float) -> tuple[Tokenizer, ChatEncoder]:
+        """The tokenizer and the encoder, as soon as they are loaded.
+
+        Raises EngineUnavailable at `deadline_at` (`time.monotonic()` seconds).
+        """
+        if self._spoken is None:
+            try:
+                async with asyncio.timeout(deadline_at - time.monotonic()):
+                    await self._loaded.wait()
+            except TimeoutError as error:
+                why = self.tokenizer_error or "its tokenizer is still loading"
+                raise EngineUnavailable(
+                    f"The model {self.served.name} is not available: {why}", retry_after_s=5.0
+                ) from error
+        assert self._spoken is not None
+        return self._spoken
+
+    def status(self) -> ModelStatus:
+        """A snapshot."""
+        pool = self.pool
+        return ModelStatus(
+            name=self.served.name,
+            aliases=self.served.aliases,
+            role=self.served.role,
+            ready=self.ready,
+            created=self.served.created,
+            engines=tuple(supervisor.status() for supervisor in self.supervisors),
+            max_model_len=pool.info.max_model_len if pool.info else None,
+            queued=len(pool.waiting),
+            running=pool.running,
+        )
+
+
+def _load(served: ServedModel) -> tuple[Tokenizer, ChatEncoder]:
+    tokenizer = served.tokenizer()
+    path = served.config.chat_template
+    try:
+        template = Path(path).read_text(encoding="utf-8") if path is not None else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise EngineStartFailed(f"the chat template {path} cannot be read: {error}") from error
+    return tokenizer, ChatEncoder(tokenizer, template)
