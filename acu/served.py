@@ -20,7 +20,7 @@ from acu.models import LocalModel, locate
 from agentflow.config import ModelConfig
 from agentflow.engine.script import Script
 from agentflow.engine.vllm.facts import MachineFacts, read_machine, read_model
-from agentflow.engine.vllm.tuning import choose
+from agentflow.engine.vllm.tuning import choose, choose_pooling
 from agentflow.errors import EngineStartFailed
 
 MIB = 1 << 20
@@ -45,6 +45,7 @@ class Plan(Struct, frozen=True):
     files: LocalModel | None
     script: Script | None = None
     budget: Budget | None = None
+    grammar_compile_s: float = 10.0
 
 
 def scripted(models: Mapping[str, ModelConfig], script: str | None) -> dict[str, ModelConfig]:
@@ -74,7 +75,8 @@ def plan_models(config: AcuConfig, report: Report) -> tuple[Plan, ...]:
         sharing = [plan.key for plan in plans if plan.config.engine == "vllm" and plan.config.kv_cache_mb is None]
         plans = tuple(_on_gpu(plan, budget, sharing) for plan in plans)
     check_memory(plans, report, budget)
-    return plans
+    seconds = config.scheduler.grammar_compile_s
+    return tuple(replace(plan, grammar_compile_s=seconds) for plan in plans)
 
 
 def _on_gpu(plan: Plan, budget: Budget, sharing: list[str]) -> Plan:
@@ -156,7 +158,8 @@ def check_engine(plan: Plan, budget: Budget | None) -> None:
     """Ask the engine's own rules whether the model fits. Raises StartRefused."""
     assert plan.files is not None
     try:
-        choose(read_model(plan.files.path), plan.config, machine_facts(budget))
+        decide = choose_pooling if plan.role == "embed" else choose
+        decide(read_model(plan.files.path), plan.config, machine_facts(budget))
     except EngineStartFailed as error:
         raise StartRefused(f"models.{plan.key}: {error}") from error
 
@@ -219,6 +222,11 @@ def _engine(plan: Plan) -> Any:
         from agentflow.engine.encoder import Encoder
 
         return Encoder(path, config)
+    machine = functools.partial(machine_facts, plan.budget)
+    if plan.role == "embed":
+        from agentflow.engine.vllm.pooling import VllmEmbedder
+
+        return VllmEmbedder(path, config, machine)
     from agentflow.engine.vllm.engine import VllmEngine
 
-    return VllmEngine(path, config, functools.partial(machine_facts, plan.budget))
+    return VllmEngine(path, config, machine, plan.grammar_compile_s)

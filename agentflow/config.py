@@ -116,4 +116,4 @@ class SchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     ] = 32
     grammar_compile_s: Annotated[
         Seconds, Meta(description="Seconds that compiling a schema, regular expression or grammar may take.")
-    ] = 2.0
+    ] = 10.0

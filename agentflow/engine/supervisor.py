@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
@@ -26,6 +27,8 @@ from msgspec import Struct
 from agentflow.engine.protocol import EngineInfo, EngineStats, StartProgress
 from agentflow.errors import EngineFailure, EngineStalled, EngineStartFailed
 from agentflow.status import EngineState, EngineStatus
+
+_log = logging.getLogger(__name__)
 
 POLL_S = 0.1
 HEALTHY_S = 60.0
@@ -192,6 +195,10 @@ class Supervisor(Generic[E]):
                 )
         except (EngineStartFailed, EngineFailure) as error:
             self._last_error = str(error)
+        except Exception as error:  # noqa: BLE001 - foreign code
+            # An engine is foreign code: whatever its start raises costs this start, and never the daemon.
+            _log.exception("engine %s did not start", self.id)
+            self._last_error = f"{type(error).__name__}: {error}"
         finally:
             for task in (start, stop):
                 task.cancel()

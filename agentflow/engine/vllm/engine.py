@@ -27,7 +27,7 @@ from agentflow.engine.vllm.host import EngineHost
 from agentflow.engine.vllm.params import refusals_translated, sampling_params
 from agentflow.engine.vllm.sequences import Sequence
 from agentflow.engine.vllm.tuning import choose
-from agentflow.errors import EngineDied, EngineFailure, InvalidRequest
+from agentflow.errors import EngineDied, EngineFailure, InvalidRequest, SequenceFailed
 from agentflow.messages import Sampling, Structured
 
 _log = logging.getLogger(__name__)
@@ -101,7 +101,8 @@ class VllmEngine:
             core_request = await self._grammars.run(structured, functools.partial(self._admit, llm, request))
         else:
             core_request = self._admit(llm, request)
-        sequence = Sequence(core_request.request_id, *_readers(llm, core_request), self._eos)
+        top = request.sampling.logprobs or 0
+        sequence = Sequence(core_request.request_id, *_readers(llm, core_request), self._eos, top)
         self._sequences[sequence.id] = sequence
         try:
             await llm.engine_core.add_request_async(core_request)
@@ -168,8 +169,15 @@ class VllmEngine:
                     sequence = sequences.get(output.request_id)
                     if sequence is None:  # aborted meanwhile
                         continue
-                    if sequence.take(output):
+                    try:
+                        if sequence.take(output):
+                            stopped.append(sequence.id)
+                    except Exception as error:  # noqa: BLE001 - vLLM's decoding; the other answers go on
+                        _log.exception("an answer cannot be decoded")
+                        sequence.fail(SequenceFailed(f"The engine's output cannot be decoded: {error}"))
+                        del sequences[sequence.id]
                         stopped.append(sequence.id)
+                        continue
                     if sequence.finished:
                         del sequences[sequence.id]
                 seen.note(step)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,14 +26,14 @@ class MachineFacts(Struct, frozen=True):
     """The machine as an engine finds it.
 
     Memory in bytes. `gpu_*` are None without a GPU: the whole of its memory, and the operator's shares for the weights
-    and the KV pool. `preloads` are libraries that make the CPU engine faster, as far as they are installed.
+    and the KV pool. `preloads` are libraries that make the CPU engine faster, as far as they are installed; `cache`
+    is a folder where compiled code may be kept between starts.
     """
 
     cores: int
     memory_available: int
     cpu_flags: frozenset[str] = frozenset()
     preloads: tuple[str, ...] = ()
-    compiler: bool = False
     cache: str | None = None
     gpu: bool = False
     gpu_memory: int | None = None
@@ -67,7 +66,6 @@ def read_machine(
         memory_available=_memory_available(),
         cpu_flags=_cpu_flags(),
         preloads=() if gpu_memory else _preloads(),
-        compiler=shutil.which("g++") is not None,
         cache=str(cache or Path.home() / ".cache" / "acu" / "compiled"),
         gpu=gpu_memory is not None,
         gpu_memory=gpu_memory,

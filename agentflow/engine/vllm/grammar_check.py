@@ -13,9 +13,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from agentflow.errors import InvalidGrammar
+from agentflow.errors import EngineUnavailable, InvalidGrammar
 from agentflow.messages import Structured
 
+WAIT_FOR_THREAD = 3  # times the limit: what others compile is not this request's fault
 T = TypeVar("T")
 
 
@@ -30,9 +31,26 @@ class GrammarCheck:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="grammar")
 
     async def run(self, structured: Structured, admit: Callable[[], T]) -> T:
-        """`admit()`'s result, once `structured` has compiled; both in a thread. Raises InvalidGrammar."""
+        """`admit()`'s result, once `structured` has compiled; both in a thread.
+
+        Raises InvalidGrammar, and EngineUnavailable when others keep the threads too long.
+        """
         loop = asyncio.get_running_loop()
-        verdict = loop.run_in_executor(self._threads, self._judge, structured, admit)
+        begun = asyncio.Event()
+
+        def judge() -> T:
+            loop.call_soon_threadsafe(begun.set)
+            return self._judge(structured, admit)
+
+        verdict = loop.run_in_executor(self._threads, judge)
+        try:
+            async with asyncio.timeout(WAIT_FOR_THREAD * self._limit_s):
+                await begun.wait()
+        except TimeoutError as error:
+            verdict.cancel()
+            raise EngineUnavailable(
+                "Other requests' schemas and grammars are still being compiled.", retry_after_s=self._limit_s
+            ) from error
         try:
             async with asyncio.timeout(self._limit_s):
                 return await verdict

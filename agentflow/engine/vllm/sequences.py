@@ -38,17 +38,26 @@ class Sequence:
         "_stop_reason",
         "_text",
         "_tokens",
+        "_top_logprobs",
         "_waiter",
         "id",
     )
 
-    def __init__(self, id: str, detokenizer: Any, logprobs: Any, eos: frozenset[int]) -> None:  # noqa: A002
+    def __init__(
+        self,
+        id: str,  # noqa: A002
+        detokenizer: Any,
+        logprobs: Any,
+        eos: frozenset[int],
+        top_logprobs: int = 0,
+    ) -> None:
         self.id = id
         self._detokenizer = detokenizer
         plain = type(detokenizer).__name__ == "FastIncrementalDetokenizer" and not detokenizer.stop
         self._decode: Callable[[int], str] | None = detokenizer.decode_next if plain else None  # nothing is held back
         self._keeps_stop = getattr(detokenizer, "include_stop_str_in_output", False)
         self._logprobs_processor = logprobs
+        self._top_logprobs = top_logprobs
         self._eos = eos
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
@@ -129,6 +138,11 @@ class Sequence:
         """The stop reason, unless it is one of the model's own ends, which are no news to the caller."""
         return None if stop_reason in self._eos else stop_reason
 
+    def _most_probable(self, position: Any) -> list[tuple[int, Any]]:
+        """As many alternatives as were asked for; vLLM adds the chosen token to them where it is not among them."""
+        ranked: list[tuple[int, Any]] = sorted(position.items(), key=lambda item: -item[1].logprob)
+        return ranked[: self._top_logprobs]
+
     def _take_logprobs(self, output: Any, count: int) -> None:
         assert self._logprobs is not None
         processor = self._logprobs_processor
@@ -143,7 +157,7 @@ class Sequence:
                     own.logprob,
                     tuple(
                         TokenLogprob(other.decoded_token or "", other_id, other.logprob)
-                        for other_id, other in sorted(position.items(), key=lambda item: -item[1].logprob)
+                        for other_id, other in self._most_probable(position)
                     ),
                 )
             )

@@ -198,14 +198,21 @@ async def test_cancelling_run_ends_the_engine_before_it_returns() -> None:
     assert engine.stopped
 
 
-async def test_a_fault_in_the_engine_itself_is_not_hidden() -> None:
+async def test_a_fault_in_the_engine_itself_costs_that_start_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
     async def bug() -> None:
-        raise ZeroDivisionError
+        raise ZeroDivisionError("by nothing")
 
-    engine = BareEngine(bug)
-    with pytest.raises(ZeroDivisionError):
-        await Supervisor("chat/0", lambda: engine, FAST).run()
-    assert engine.stopped
+    engines: list[BareEngine] = []
+
+    def factory() -> BareEngine:
+        engines.append(BareEngine(bug))
+        return engines[-1]
+
+    async with supervised(factory) as supervisor:
+        await until(lambda: len(engines) >= 2)
+        assert supervisor.status().last_error == "ZeroDivisionError: by nothing"
+        assert engines[0].stopped
+    assert "ZeroDivisionError" in caplog.text
 
 
 async def test_waiting_for_a_stopped_engine_ends_at_once() -> None:

@@ -12,7 +12,7 @@ from agentflow.errors import EngineStartFailed
 
 MIB, GIB = 1 << 20, 1 << 30
 SMALL = ModelFacts("/models/small", "small", 270 * MIB, "bfloat16", 8192, 11_520, frozenset({2}))
-LAPTOP = MachineFacts(cores=8, memory_available=16 * GIB, cpu_flags=frozenset({"avx2"}), compiler=True)
+LAPTOP = MachineFacts(cores=8, memory_available=16 * GIB, cpu_flags=frozenset({"avx2"}))
 A10G = MachineFacts(
     cores=4,
     memory_available=30 * GIB,
@@ -109,9 +109,12 @@ def test_what_the_operator_writes_into_engine_args_wins_over_all() -> None:
     assert choices.shown["compiled"] is False
 
 
-def test_code_is_compiled_only_where_there_is_a_compiler() -> None:
-    assert chosen()["enforce_eager"] is False
-    assert chosen(replace(LAPTOP, compiler=False))["enforce_eager"] is True
+def test_a_cpu_starts_fast_unless_it_is_told_to_compile() -> None:
+    assert chosen()["enforce_eager"] is True
+    assert "enforce_eager" not in chosen(A10G)
+    compiled = choose(SMALL, ModelConfig(model="small", engine_args={"enforce_eager": False}), LAPTOP)
+    assert compiled.args["enforce_eager"] is False
+    assert "TORCHDYNAMO_DISABLE" not in compiled.environment
 
 
 def test_libraries_are_preloaded_and_caches_kept_where_the_facts_say() -> None:
