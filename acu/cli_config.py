@@ -1,4 +1,4 @@
-"""`acu config`: schema, check, show and reference of the configuration."""
+"""`acu config`: schema, check, show, get and reference of the configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import msgspec
 
 from acu.cli import EXIT_OK, add_config_option
 from acu.config import AcuConfig, LoadedConfig, load, process_environment
-from acu.config_fields import Field, fields_of
+from acu.config_fields import Field, fields_of, nearest
+from acu.errors import ConfigError
 from acu.hardware import gpu_present
 
 REFERENCE_HEAD = """\
@@ -27,7 +28,8 @@ One YAML file, of which every part may be left out. The first that is named or f
 - Unknown keys, unknown `ACU_` variables and ill-typed values are refused; the message names the nearest known key.
 - Paths may begin with `~`; relative ones count from the file's folder.
 - `acu config check FILE` tells every problem, `acu config show` the effective values and where each came from,
-  `acu config schema` prints the JSON schema. This page is the output of `acu config reference`.
+  `acu config get network.unix_socket` one effective value, `acu config schema` prints the JSON schema. This page is the
+  output of `acu config reference`.
 """
 
 
@@ -40,6 +42,9 @@ def add_arguments(subparsers: Any) -> None:
     show = actions.add_parser("show", help="the effective configuration, and where each value came from")
     show.add_argument("--json", action="store_true", help="as JSON")
     add_config_option(show)
+    get = actions.add_parser("get", help="one effective value: a text as it is, anything else as JSON")
+    get.add_argument("field", metavar="FIELD", help="dotted path, such as network.unix_socket")
+    add_config_option(get)
     actions.add_parser("schema", help="JSON schema of the file")
     actions.add_parser("reference", help="every field, as Markdown")
 
@@ -55,8 +60,24 @@ def run(args: argparse.Namespace) -> int:
         _out(f"{args.file}: valid")
     else:
         loaded = load(process_environment(), file=args.config, gpu_present=gpu_present())
-        _out(as_json(loaded) if args.json else as_table(loaded))
+        if args.action == "get":
+            value = value_at(loaded, args.field)
+            _out(value if isinstance(value, str) else json.dumps(value))
+        else:
+            _out(as_json(loaded) if args.json else as_table(loaded))
     return EXIT_OK
+
+
+def value_at(loaded: LoadedConfig, path: str) -> Any:
+    """The effective value, or section, at a dotted path. Raises ConfigError for one that is not there."""
+    value = msgspec.to_builtins(loaded.config)
+    for depth, key in enumerate(parts := path.split(".")):
+        if not isinstance(value, dict):
+            raise ConfigError([f"{path}: {'.'.join(parts[:depth])} has no fields"])
+        if key not in value:
+            raise ConfigError([f"{path}: unknown key {key!r}{nearest(key, value)}"])
+        value = value[key]
+    return value
 
 
 def as_json(loaded: LoadedConfig) -> str:

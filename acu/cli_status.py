@@ -113,10 +113,13 @@ def render(report: dict[str, Any]) -> RenderableType:
         ("requests", f"{service['running']} running, {service['queued']} waiting ({service['queued_tokens']} tokens)"),
         ("loop", f"lag p99 {daemon.get('loop_lag_p99_ms', 0):.1f} ms in the last 10 s"),
         ("machine", machine_of(daemon.get("machine", {}))),
+        ("weights", escape(daemon.get("preloading") or "")),
     ):
+        if not value:
+            continue
         head.add_row(Text(name, style="bold"), value)
     models = Table(box=None, padding=(0, 1), header_style="bold", pad_edge=False)
-    models.add_column("ENGINE", overflow="fold", ratio=1)
+    models.add_column("ENGINE", overflow="fold")  # whole at 80 columns, for what the others leave
     for column in ("STATE", "RUN", "WAIT", "CONTEXT", "KV", "HITS", "RESTARTS"):
         models.add_column(column, no_wrap=True, justify="left" if column == "STATE" else "right")
     details = Table.grid(padding=(0, 1))
@@ -142,12 +145,9 @@ def engine_row(model: dict[str, Any], engine: dict[str, Any]) -> tuple[str, ...]
     """A line of the table of models."""
     stats = engine["stats"]
     queries, hits = stats["prefix_cache_queries"], stats["prefix_cache_hits"]
-    state = engine["state"] + (f" {engine['stage']}" if engine["stage"] else "")
-    if engine["fraction"] is not None and engine["state"] == "starting":
-        state += f" {engine['fraction']:.0%}"
     return (
         escape(engine["id"]),
-        escape(state),
+        escape(engine["state"]),
         str(model["running"]),
         str(model["queued"]),
         str(model["max_model_len"] or "-"),
@@ -158,8 +158,11 @@ def engine_row(model: dict[str, Any], engine: dict[str, Any]) -> tuple[str, ...]
 
 
 def choice_lines(engine: dict[str, Any]) -> list[str]:
-    """What was chosen for this machine, and the last failure."""
+    """How far a start is, what was chosen for this machine, and the last failure."""
     lines = []
+    if engine["stage"]:
+        measured = engine["fraction"] is not None and engine["state"] == "starting"
+        lines.append(escape(engine["stage"]) + (f" {engine['fraction']:.0%}" if measured else ""))
     info = engine["info"]
     if info is not None:
         chosen = {"engine": info["name"], **info["choices"], "running at most": info["max_running"]}

@@ -66,7 +66,15 @@ class NetworkConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         tuple[str, ...],
         Meta(description="Further names that a `Host` header may carry, besides localhost and the bound address."),
     ] = ()
-    max_body_mb: Annotated[int, Meta(description="Largest request body in MiB.", ge=1, le=1024)] = 16
+    max_body_mb: Annotated[
+        int,
+        Meta(
+            description="Largest request body in MiB. 16 of that size have room at a time; what comes beyond is answered "
+            "503.",
+            ge=1,
+            le=1024,
+        ),
+    ] = 16
     header_timeout_s: Annotated[
         Seconds, Meta(description="Seconds in which a connection must have sent its request's headers.")
     ] = 15.0
@@ -75,7 +83,13 @@ class NetworkConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Seconds, Meta(description="Seconds that a connection may stay open without a request.")
     ] = 75.0
     max_connections: Annotated[
-        int, Meta(description="Connections at a time, over all sockets. One more is answered 503.", ge=1, le=1_000_000)
+        int,
+        Meta(
+            description="Connections at a time, over all sockets. One more is answered 503. Fewer, with a warning, where "
+            "the limit of open files (ulimit -Hn) is too low.",
+            ge=1,
+            le=1_000_000,
+        ),
     ] = 4096
 
 
@@ -135,7 +149,8 @@ class AcuConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Meta(
             description="Models to serve, by their key, which is an alias as well (`large`, `embed`). Default: on a GPU "
             "`large: {model: qwen2.5-7b-instruct-awq}`, else `large: {model: smollm2-135m-instruct}`; and "
-            "`embed: {model: all-minilm-l6-v2}`."
+            "`embed: {model: all-minilm-l6-v2}`, which takes texts as they are (multilingual-e5-small wants each to begin "
+            "with `query: ` or `passage: `)."
         ),
     ] = {}
     scheduler: SchedulerConfig = SchedulerConfig()

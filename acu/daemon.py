@@ -5,10 +5,10 @@ systemd, logs, engines. Until READY everything that can be wrong raises StartRef
 connected meanwhile are served from READY on, and wait while models load. Nothing heavy (structlog, vLLM, torch) is
 imported before the sockets accept.
 
-End, on SIGTERM or SIGINT: no new work (503), what runs or waits may finish for `drain_timeout_s`, then the rest is
-aborted with an error in its stream; sockets closed and removed; connections closed; engines stopped; exit code 0. A
-second signal cuts the drain short. When even that takes too long, LastResort ends the process. SIGHUP reads the API keys
-again, and tells what else of the configuration changed and needs a restart.
+End, on SIGTERM or SIGINT: no new work (503), what runs or waits may finish, and be read by its clients, for
+`drain_timeout_s`, then the rest is aborted with an error in its stream; sockets closed and removed; connections closed;
+engines stopped; exit code 0. A second signal cuts the drain short. When even that takes too long, LastResort ends the
+process. SIGHUP reads the API keys again, and tells what else of the configuration changed and needs a restart.
 
 Signals are held from before the sockets are bound until the loop handles them: none is lost, and none kills half a start.
 """
@@ -20,7 +20,6 @@ import contextlib
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
@@ -28,12 +27,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from acu import __version__, sockets, systemd
+from acu import __version__, descriptors, sockets, systemd
 from acu.config import AcuConfig, LoadedConfig
 from acu.errors import AcuError, StartRefused
 from acu.ground import Ground, survey
 from acu.lastresort import LastResort
 from acu.logs import LogThread, log_style
+from acu.preloading import Preloading
 from acu.pulse import RecentLag, beat
 from acu.served import build
 
@@ -76,12 +76,14 @@ def serve(
         options = loaded.config.daemon
         logs = LogThread(log_style(options.log_format, under_systemd=ground.handover.under_systemd))
         logs.install(options.log_level)
+        max_connections = descriptors.make_room(ground.config.network.max_connections)
         listeners = sockets.open_listeners(ground.config, ground.handover)
         last_resort = LastResort(lambda: sockets.close_all(listeners))
         try:
             import uvloop
 
-            daemon = Daemon(ground, listeners, logs, last_resort, reload)
+            settings = http_settings(ground.config, listeners, max_connections)
+            daemon = Daemon(ground, listeners, settings, logs, last_resort, reload)
             return uvloop.run(daemon.run(announce))
         except BaseExceptionGroup:
             log.exception("the daemon failed")
@@ -101,12 +103,14 @@ class Daemon:
         self,
         ground: Ground,
         listeners: list[sockets.Listener],
+        settings: HttpSettings,
         logs: LogThread,
         last_resort: LastResort,
         reload: Callable[[], LoadedConfig],
     ) -> None:
         self._ground = ground
         self._listeners = listeners
+        self._settings = settings
         self._logs = logs
         self._last_resort = last_resort
         self._reload_config = reload
@@ -116,6 +120,8 @@ class Daemon:
         self._lag = RecentLag()
         self._stopping = asyncio.Event()
         self._forced = asyncio.Event()
+        self._reload_asked = asyncio.Event()
+        self._preloading = Preloading([plan.files.path for plan in ground.plans if plan.files is not None])
 
     async def run(self, announce: Callable[[list[str]], None]) -> int:
         """From bound sockets to an orderly end."""
@@ -127,9 +133,14 @@ class Daemon:
 
         config = self._ground.config
         self._keys = read_keys(config.network.api_keys_file)
-        telemetry = Telemetry(__version__, dropped_logs=lambda: self._logs.dropped)
+        audit = self._ground.audit
+        telemetry = Telemetry(
+            __version__,
+            dropped_logs=lambda: self._logs.dropped,
+            dropped_audits=lambda: 0 if audit is None else audit.dropped,
+        )
         service = Service(tuple(map(build, self._ground.plans)), config.scheduler, telemetry.on_run_end)
-        face = Face(http_settings(config), service, self._keys, self._hooks(telemetry))
+        face = Face(self._settings, service, self._keys, self._hooks(telemetry))
         runner = make_runner(face, shutdown_timeout=CLOSE_CONNECTIONS_S)
         telemetry.watch(service.status, lambda: runner.open_connections)
         async with asyncio.TaskGroup() as tasks:
@@ -144,11 +155,12 @@ class Daemon:
 
                 own.append(tasks.create_task(beat(observe, self._notifier, watchdog_s)))
                 own.append(tasks.create_task(self._tell_status(service)))
-                self._preload()
+                own.append(tasks.create_task(self._reload_when_asked()))
+                self._preloading.start()
                 await service.start(tasks)
                 await self._stopping.wait()
                 runner.begin_drain()
-                await self._drain(service)
+                await self._drain(service, runner)
             finally:
                 await self._end(service, runner)
                 for task in own:
@@ -165,18 +177,25 @@ class Daemon:
         self._notifier.ready(f"accepting on {', '.join(addresses)}; loading models")
         announce(addresses)
         self._logs.start()
+        if self._ground.audit is not None:
+            self._ground.audit.start()
         log.info("accepting", extra={"on": addresses, "version": __version__, "config": str(self._ground.loaded.file)})
 
     # The end
 
-    async def _drain(self, service: Service) -> None:
-        """Let what runs finish, for as long as the configuration grants and nobody forces."""
+    async def _drain(self, service: Service, runner: FaceRunner) -> None:
+        """Let what runs finish and be read, for as long as the configuration grants and nobody forces."""
         timeout_s = self._ground.config.daemon.drain_timeout_s
         status = service.status()
         log.info("draining", extra={"running": status.running, "queued": status.queued, "timeout_s": timeout_s})
-        drain = asyncio.ensure_future(service.drain(timeout_s))
+
+        async def finished_and_read() -> None:
+            await service.drain(timeout_s)
+            await runner.settled()
+
+        drain = asyncio.ensure_future(finished_and_read())
         forced = asyncio.ensure_future(self._forced.wait())
-        await asyncio.wait({drain, forced}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({drain, forced}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         for task in (drain, forced):
             task.cancel()
         await asyncio.gather(drain, forced, return_exceptions=True)
@@ -216,18 +235,30 @@ class Daemon:
             self._forced.set()
 
     def _on_reload(self) -> None:
-        """SIGHUP: new API keys at once; of everything else it is told that it needs a restart."""
+        """SIGHUP."""
         self._notifier.reloading(time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000)
+        self._reload_asked.set()
+
+    async def _reload_when_asked(self) -> None:
+        """New API keys at once; of everything else it is told that it needs a restart. A thread reads the files."""
+        while True:
+            await self._reload_asked.wait()
+            self._reload_asked.clear()
+            await asyncio.to_thread(self._reload)
+            self._notifier.ready("reloaded")
+
+    def _reload(self) -> None:
         if self._keys is not None:
             self._keys.reload()
         try:
             fresh = self._reload_config()
         except AcuError as error:
             log.error("the configuration on disk is not valid; the running one stays", extra={"why": str(error)})  # noqa: TRY400
+        except Exception:
+            log.exception("the configuration could not be read again; the running one stays")
         else:
             changed = changed_fields(self._ground.loaded, fresh)
             log.info("reloaded", extra={"needs_restart": changed} if changed else {})
-        self._notifier.ready("reloaded")
 
     # What is told
 
@@ -251,6 +282,7 @@ class Daemon:
             "config_file": str(self._ground.loaded.file) if self._ground.loaded.file else None,
             "addresses": [listener.label for listener in self._listeners],
             "loop_lag_p99_ms": self._lag.p99_ms(),
+            "preloading": self._preloading.line or None,
             "machine": msgspec.to_builtins(self._ground.report),
         }
 
@@ -260,17 +292,12 @@ class Daemon:
         while True:
             status = service.status()
             if not self._stopping.is_set():
-                self._notifier.status(status_line(status))
+                preloading = self._preloading.line
+                self._notifier.status(status_line(status) + (f"; {preloading}" if preloading else ""))
             if status.ready != was_ready:
                 was_ready = status.ready
                 log.info("ready" if was_ready else "not ready", extra={} if was_ready else {"why": status.reason})
             await asyncio.sleep(STATUS_EVERY_S)
-
-    def _preload(self) -> None:
-        """Read the weights into the page cache while the engines import their libraries."""
-        folders = [plan.files.path for plan in self._ground.plans if plan.files is not None]
-        # A daemon thread: a disk that hangs must not keep the process alive.
-        threading.Thread(target=preload_all, args=(folders,), name="preload", daemon=True).start()
 
 
 @contextlib.contextmanager
@@ -298,8 +325,8 @@ def read_keys(path: str | None) -> Keys | None:
         raise StartRefused(f"network.api_keys_file: {error}") from error
 
 
-def http_settings(config: AcuConfig) -> HttpSettings:
-    """The face's limits."""
+def http_settings(config: AcuConfig, listeners: list[sockets.Listener], max_connections: int) -> HttpSettings:
+    """The face's limits. The addresses that are listened on are names that the Host header may carry."""
     from acu.http.settings import HttpSettings
 
     network = config.network
@@ -309,8 +336,8 @@ def http_settings(config: AcuConfig) -> HttpSettings:
         body_timeout_s=network.body_timeout_s,
         idle_timeout_s=network.idle_timeout_s,
         slow_reader_s=config.scheduler.slow_reader_s,
-        max_connections=network.max_connections,
-        allowed_hosts=network.allowed_hosts,
+        max_connections=max_connections,
+        allowed_hosts=(*network.allowed_hosts, *(listener.host for listener in listeners if listener.host)),
     )
 
 
@@ -331,18 +358,3 @@ def status_line(status: ServiceStatus) -> str:
         return f"not ready: {status.reason}"
     names = ", ".join(model.name for model in status.models)
     return f"serving {names}; {status.running} running, {status.queued} waiting"
-
-
-def preload_all(folders: list[Path]) -> None:
-    """Read the weights in each folder once. What goes wrong is told and costs only speed."""
-    from acu.models import preload
-
-    for folder in folders:
-        try:
-            done = preload(folder)
-        except (AcuError, OSError) as error:
-            log.warning("the weights were not preloaded", extra={"model": folder.name, "why": str(error)})
-        else:
-            log.info(
-                "weights preloaded", extra={"model": folder.name, "mb": done.bytes // 10**6, "mb_s": round(done.mb_s)}
-            )

@@ -14,10 +14,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from acu import systemd
+from acu.auditlog import AuditLog
 from acu.config import AcuConfig, LoadedConfig, NetworkConfig
 from acu.errors import StartRefused
 from acu.hardware import Report, probe_machine
-from acu.logs import AuditLog
 from acu.served import Plan, plan_models
 
 SPARE_DISK_BYTES = 16 << 20

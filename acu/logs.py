@@ -12,7 +12,6 @@ wait in the queue.
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import queue
@@ -133,21 +132,3 @@ def log_style(wanted: Literal["auto", "json", "pretty"], *, under_systemd: bool)
     if wanted != "auto":
         return wanted
     return "pretty" if os.isatty(STDERR) and not under_systemd else "json"
-
-
-class AuditLog:
-    """Appends one JSON line an event to a file that only its owner reads. The lines carry no content.
-
-    A line is one write(2) to a file opened for appending, so lines of several processes do not mix.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._file = io.FileIO(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "a")
-
-    def write(self, line: bytes) -> None:
-        """Append `line`, which has no newline."""
-        self._file.write(line + b"\n")
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from acu.config import AcuConfig, GpuConfig, model_names, model_role
 from acu.errors import ModelError, StartRefused
 from acu.hardware import Report
+from acu.hardware.probe import memory
 from acu.models import LocalModel, locate
 from agentflow.config import ModelConfig
 from agentflow.engine.script import Script
@@ -46,6 +47,7 @@ class Plan(Struct, frozen=True):
     script: Script | None = None
     budget: Budget | None = None
     grammar_compile_s: float = 10.0
+    compiled: Path = Path("compiled")
 
 
 def scripted(models: Mapping[str, ModelConfig], script: str | None) -> dict[str, ModelConfig]:
@@ -74,9 +76,12 @@ def plan_models(config: AcuConfig, report: Report) -> tuple[Plan, ...]:
     if budget is not None:
         sharing = [plan.key for plan in plans if plan.config.engine == "vllm" and plan.config.kv_cache_mb is None]
         plans = tuple(_on_gpu(plan, budget, sharing) for plan in plans)
-    check_memory(plans, report, budget)
+    # Beside the model cache: the same disk, and under systemd the folder that the unit may write.
+    compiled = Path(config.gpu.model_cache_dir).parent / "compiled"
     seconds = config.scheduler.grammar_compile_s
-    return tuple(replace(plan, grammar_compile_s=seconds) for plan in plans)
+    plans = tuple(replace(plan, grammar_compile_s=seconds, compiled=compiled) for plan in plans)
+    check_memory(plans, report, budget)
+    return plans
 
 
 def _on_gpu(plan: Plan, budget: Budget, sharing: list[str]) -> Plan:
@@ -159,17 +164,22 @@ def check_engine(plan: Plan, budget: Budget | None) -> None:
     assert plan.files is not None
     try:
         decide = choose_pooling if plan.role == "embed" else choose
-        decide(read_model(plan.files.path), plan.config, machine_facts(budget))
+        decide(read_model(plan.files.path), plan.config, machine_facts(budget, plan.compiled))
     except EngineStartFailed as error:
         raise StartRefused(f"models.{plan.key}: {error}") from error
 
 
-def machine_facts(budget: Budget | None) -> MachineFacts:
-    """The machine as the engine must see it now."""
+def machine_facts(budget: Budget | None, compiled: Path) -> MachineFacts:
+    """The machine as the engine must see it now; its compiler keeps what it made in folder `compiled`."""
+    _, available = memory()
     if budget is None:
-        return read_machine()
+        return read_machine(available, compiled)
     return read_machine(
-        gpu_memory=budget.device_mb * MIB, gpu_weights=budget.weights_mb * MIB, gpu_kv_cache=budget.kv_cache_mb * MIB
+        available,
+        compiled,
+        gpu_memory=budget.device_mb * MIB,
+        gpu_weights=budget.weights_mb * MIB,
+        gpu_kv_cache=budget.kv_cache_mb * MIB,
     )
 
 
@@ -222,7 +232,7 @@ def _engine(plan: Plan) -> Any:
         from agentflow.engine.encoder import Encoder
 
         return Encoder(path, config)
-    machine = functools.partial(machine_facts, plan.budget)
+    machine = functools.partial(machine_facts, plan.budget, plan.compiled)
     if plan.role == "embed":
         from agentflow.engine.vllm.pooling import VllmEmbedder
 

@@ -34,6 +34,8 @@ class Listener:
         self.path = path
         self._identity = _identity(path) if path else None
         self._label = _label(sock)  # kept: a closed socket has no name
+        self.host = self._label.rpartition(":")[0] if self.is_tcp else None
+        """Its address as a Host header has it, `[::1]`; None for a unix socket."""
 
     @property
     def label(self) -> str:

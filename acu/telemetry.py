@@ -54,14 +54,14 @@ LAG_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 class Telemetry:
     """The registry, and the places where the daemon's parts report. Used on the event loop."""
 
-    def __init__(self, version: str, dropped_logs: Callable[[], int]) -> None:
+    def __init__(self, version: str, *, dropped_logs: Callable[[], int], dropped_audits: Callable[[], int]) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series a counter, which nothing reads
         self._full = CollectorRegistry(auto_describe=False)
         self._basic = CollectorRegistry(auto_describe=False)
         build = Gauge("acu_build_info", "The running version.", ["version", "python"], registry=self._full)
         build.labels(version, platform.python_version()).set(1)
         self._basic.register(build)
-        self._full.register(_Process(dropped_logs))
+        self._full.register(_Process(dropped_logs, dropped_audits))
         self._runs = _RunMetrics(self._full)
         self._requests = Counter(
             "acu_http_requests", "Requests answered, by route and status.", ["route", "status"], registry=self._full
@@ -252,8 +252,9 @@ class _Engines(Collector):
 class _Process(Collector):
     """The daemon's own process (its engines are processes of their own)."""
 
-    def __init__(self, dropped_logs: Callable[[], int]) -> None:
+    def __init__(self, dropped_logs: Callable[[], int], dropped_audits: Callable[[], int]) -> None:
         self._dropped_logs = dropped_logs
+        self._dropped_audits = dropped_audits
         self._page = resource.getpagesize()
         self._ticks = os.sysconf("SC_CLK_TCK")
 
@@ -270,4 +271,7 @@ class _Process(Collector):
         yield GaugeMetricFamily("process_max_fds", "Most file descriptors that may be open.", value=limit)
         yield CounterMetricFamily(
             "acu_log_records_dropped", "Log records lost to a slow reader.", value=self._dropped_logs()
+        )
+        yield CounterMetricFamily(
+            "acu_audit_lines_dropped", "Audit lines lost to a slow or full disk.", value=self._dropped_audits()
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -11,10 +11,8 @@ from msgspec import Struct
 from acu.http.audit import Hooks
 from acu.http.exchange import Exchange
 from acu.http.route import Answer, Route
+from agentflow.service import Service
 from agentflow.status import ServiceStatus
-
-if TYPE_CHECKING:  # what the service is made of takes long to import
-    from agentflow.service import Service
 
 
 class DaemonReport(Struct, frozen=True):

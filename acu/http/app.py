@@ -10,21 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
 
 from aiohttp import web
-from aiohttp.http import HttpVersion11
 
 from acu.http import admin, chat, completions, embeddings, health, models, openapi
 from acu.http.audit import Hooks, Journal
 from acu.http.auth import Gate, Keys
-from acu.http.errors import BadRequest, HttpError, translate
+from acu.http.bodies import Bodies
+from acu.http.errors import HttpError, translate
 from acu.http.exchange import Exchange, Peer
 from acu.http.route import Route, Table
 from acu.http.settings import HttpSettings
-
-if TYPE_CHECKING:  # what the service is made of takes long to import
-    from agentflow.service import Service
+from agentflow.service import Service
 
 CLIENT_GONE = 499
 
@@ -40,6 +37,7 @@ class Face:
         self._hooks = Hooks() if hooks is None else hooks
         self._journal = Journal(self._hooks)
         self._gate = Gate(keys, settings.allowed_hosts)
+        self._bodies = Bodies(settings)
         self._table = Table(_routes(settings, service, self._hooks))
 
     async def handle(self, request: web.BaseRequest, peer: Peer) -> web.StreamResponse:
@@ -65,9 +63,11 @@ class Face:
             if isinstance(route, web.Response):
                 return route
             exchange.caller = self._gate.admit(exchange.request, exchange.peer, route.scope)
-            if route.body is not None:
-                exchange.body = await self._body(exchange.request)
-            return await route.endpoint(exchange)
+            if route.body is None:
+                return await route.endpoint(exchange)
+            with self._bodies.of(exchange.request) as body:
+                exchange.body = await body.read()
+                return await route.endpoint(exchange)
         except ConnectionError:
             raise
         except Exception as error:  # noqa: BLE001  # the last line of defence: it becomes a 500 and a log line
@@ -110,38 +110,6 @@ class Face:
             headers={"Allow": allowed},
         )
 
-    async def _body(self, request: web.BaseRequest) -> bytes:
-        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise HttpError(
-                415, "Send the body as it is: no Content-Encoding is supported.", code="unsupported_encoding"
-            )
-        if request.content_type != "application/json":
-            raise HttpError(
-                415, "The Content-Type must be application/json.", code="unsupported_media_type", param="Content-Type"
-            )
-        limit = self.settings.max_body_bytes
-        if request.content_length is not None and request.content_length > limit:
-            raise _too_large(limit)
-        self._continue(request)
-        content = request.content
-        if content.is_eof() and content.total_bytes <= limit:
-            return await _whole(request, limit)
-        try:
-            async with asyncio.timeout(self.settings.body_timeout_s):
-                return await _whole(request, limit)
-        except TimeoutError:
-            message = f"The body did not arrive within {self.settings.body_timeout_s:g} seconds."
-            raise HttpError(408, message, code="body_timeout", close=True) from None
-
-    def _continue(self, request: web.BaseRequest) -> None:
-        expect = request.headers.get("Expect")
-        if expect is None:
-            return
-        if expect.lower() != "100-continue" or request.version < HttpVersion11:
-            raise HttpError(417, "Only 'Expect: 100-continue' is understood.", code="expectation_failed")
-        if request.transport is not None and not request.content.is_eof():
-            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
     def _refuse(self, exchange: Exchange, error: Exception) -> web.Response:
         refusal = translate(error)
         if refusal.status == 500:
@@ -166,26 +134,3 @@ def _routes(settings: HttpSettings, service: Service, hooks: Hooks) -> tuple[Rou
         *admin.routes(service, hooks),
     )
     return (*routes, *openapi.routes(routes))
-
-
-async def _whole(request: web.BaseRequest, limit: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    content = request.content
-    try:
-        while True:
-            part = await content.readany()
-            if not part:
-                return parts[0] if len(parts) == 1 else b"".join(parts)
-            size += len(part)
-            if size > limit:
-                raise _too_large(limit)
-            parts.append(part)
-    except HttpError:
-        raise
-    except web.RequestPayloadError as error:
-        raise BadRequest(f"The body is broken: {error}.", code="invalid_body") from None
-
-
-def _too_large(limit: int) -> HttpError:
-    return HttpError(413, f"The body is larger than {limit} bytes.", code="body_too_large")

@@ -17,6 +17,8 @@ from msgspec import Struct
 from acu.http.errors import HttpError
 from acu.http.exchange import Peer, RequestRecord
 
+PROBED = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds by machines: not worth a line
+
 
 def _no_count(route: str, status: int) -> None:
     del route, status
@@ -35,8 +37,8 @@ class Hooks(Struct, frozen=True, kw_only=True):
     """What the daemon plugs into the face.
 
     `on_response` counts an answer by route and status; `render_metrics` gives the exposition text, all of it or the
-    basic families; `audit` takes a line of JSON without its newline; `daemon_status` is what /acu/v1/status tells beside
-    the service.
+    basic families; `audit` takes a line of JSON without its newline, and neither blocks nor fails; `daemon_status` is
+    what /acu/v1/status tells beside the service.
     """
 
     on_response: Callable[[str, int], None] = _no_count
@@ -55,17 +57,15 @@ class Journal:
     def request_ended(self, record: RequestRecord) -> None:
         """Tell of one request. Must not fail: the answer is out already."""
         self._hooks.on_response(record.route, record.status)
-        if self._log.isEnabledFor(logging.INFO):
+        level = logging.DEBUG if record.route in PROBED else logging.INFO
+        if self._log.isEnabledFor(level):
             fields = {key: value for key, value in msgspec.structs.asdict(record).items() if value is not None}
             for name in ("queue", "ttft", "duration"):
                 if (seconds := fields.pop(f"{name}_s", None)) is not None:
                     fields[f"{name}_ms"] = round(seconds * 1000, 1)
-            self._log.info("request", extra=fields)
+            self._log.log(level, "request", extra=fields)
         if self._hooks.audit is not None:
-            try:
-                self._hooks.audit(audit_line(record, time.time()))
-            except OSError:
-                self._log.exception("the audit log cannot be written")
+            self._hooks.audit(audit_line(record, time.time()))
 
     def connection_cut(self, error: HttpError, peer: Peer) -> None:
         """Tell of a connection that ended with an error before there was a request."""

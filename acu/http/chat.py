@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
@@ -13,7 +12,7 @@ from acu.http.chunks import ChatChunks
 from acu.http.exchange import Exchange, new_id
 from acu.http.route import Answer, Route
 from acu.http.settings import HttpSettings
-from acu.http.sse import Counting, stream_events
+from acu.http.sse import stream_events
 from acu.http.wire.chat import CHAT_DECODER, ChatBody, chat_request
 from acu.http.wire.responses import (
     AnsweredFunction,
@@ -26,9 +25,7 @@ from acu.http.wire.responses import (
     usage_of,
 )
 from agentflow.events import ChoiceFinished, FinishReason, TextDelta, TokenLogprob, ToolCallArguments, ToolCallOpened
-
-if TYPE_CHECKING:  # what the service is made of takes long to import
-    from agentflow.service import Service
+from agentflow.service import RunStream, Service
 
 GENERATION_REFUSALS = (400, 404, 408, 413, 415, 417, 429, 503, 504)
 
@@ -37,7 +34,7 @@ def routes(service: Service, settings: HttpSettings) -> tuple[Route, ...]:
     """The endpoint's entry in the table."""
 
     async def chat_completions(exchange: Exchange) -> web.StreamResponse:
-        body = CHAT_DECODER.decode(exchange.body)
+        body = CHAT_DECODER.decode(exchange.take_body())
         exchange.model = body.model
         exchange.streamed = bool(body.stream)
         answer_id = new_id("chatcmpl-")
@@ -101,7 +98,7 @@ class _Answer:
         return ChatChoice(index, message, logprobs, self.reason)
 
 
-async def _gather(events: Counting, answer_id: str, created: int, body: ChatBody) -> ChatCompletion:
+async def _gather(events: RunStream, answer_id: str, created: int, body: ChatBody) -> ChatCompletion:
     answers = [_Answer() for _ in range(body.n or 1)]
     async for event in events:
         answer = answers[event.choice]

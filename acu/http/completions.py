@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
@@ -14,20 +13,18 @@ from acu.http.chunks import CompletionChunks
 from acu.http.exchange import Exchange, new_id
 from acu.http.route import Answer, Route
 from acu.http.settings import HttpSettings
-from acu.http.sse import Counting, stream_events
+from acu.http.sse import stream_events
 from acu.http.wire.completions import COMPLETION_DECODER, CompletionBody, completion_request
 from acu.http.wire.responses import Completion, CompletionChoice, completion_logprobs, usage_of
 from agentflow.events import ChoiceFinished, FinishReason, TextDelta, TokenLogprob
-
-if TYPE_CHECKING:  # what the service is made of takes long to import
-    from agentflow.service import Service
+from agentflow.service import RunStream, Service
 
 
 def routes(service: Service, settings: HttpSettings) -> tuple[Route, ...]:
     """The endpoint's entry in the table."""
 
     async def completions(exchange: Exchange) -> web.StreamResponse:
-        body = COMPLETION_DECODER.decode(exchange.body)
+        body = COMPLETION_DECODER.decode(exchange.take_body())
         exchange.model = body.model
         exchange.streamed = bool(body.stream)
         answer_id = new_id("cmpl-")
@@ -76,7 +73,7 @@ def routes(service: Service, settings: HttpSettings) -> tuple[Route, ...]:
     )
 
 
-async def _gather(events: Counting, count: int, *, with_logprobs: bool) -> list[CompletionChoice]:
+async def _gather(events: RunStream, count: int, *, with_logprobs: bool) -> list[CompletionChoice]:
     texts: list[list[str]] = [[] for _ in range(count)]
     tokens: list[list[TokenLogprob]] = [[] for _ in range(count)]
     reasons: list[FinishReason] = ["stop"] * count

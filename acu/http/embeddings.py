@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -13,16 +13,14 @@ from acu.http.route import Answer, Route
 from acu.http.wire.embeddings import EMBEDDING_DECODER, EmbeddingBody, embedding_request
 from acu.http.wire.responses import Embedding, EmbeddingList, EmbeddingUsage
 from agentflow.events import Usage
-
-if TYPE_CHECKING:  # what the service is made of takes long to import
-    from agentflow.service import Service
+from agentflow.service import Service
 
 
 def routes(service: Service) -> tuple[Route, ...]:
     """The endpoint's entry in the table."""
 
     async def embeddings(exchange: Exchange) -> web.StreamResponse:
-        body = EMBEDDING_DECODER.decode(exchange.body)
+        body = EMBEDDING_DECODER.decode(exchange.take_body())
         exchange.model = body.model
         request = embedding_request(
             body, request_id=new_id("embd-"), caller=exchange.caller, deadline_s=exchange.deadline_s()

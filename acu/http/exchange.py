@@ -101,6 +101,11 @@ class Exchange:
         self.queue_s: float | None = None
         self.ttft_s: float | None = None
 
+    def take_body(self) -> bytes:
+        """The body, for whoever decodes it: nobody needs it afterwards, and an answer may take minutes."""
+        body, self.body = self.body, b""
+        return body
+
     def settle(self, events: RunStream) -> None:
         """Keep what was counted and measured of an answer that is over, whichever way."""
         self.usage = events.usage

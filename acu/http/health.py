@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 from aiohttp import web
 from msgspec import Struct
@@ -12,10 +10,8 @@ from acu.http.audit import Hooks
 from acu.http.errors import retry_headers
 from acu.http.exchange import Exchange
 from acu.http.route import Answer, Route
+from agentflow.service import Service
 from agentflow.status import ModelStatus
-
-if TYPE_CHECKING:  # what the service is made of takes long to import
-    from agentflow.service import Service
 
 METRICS_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 POLL_S = 1.0  # how soon it is worth asking again whether a model is ready

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 from aiohttp import web
 
@@ -11,10 +9,8 @@ from acu.http.exchange import Exchange
 from acu.http.route import Answer, Route
 from acu.http.wire.responses import Model, ModelList
 from agentflow.errors import UnknownModel
+from agentflow.service import Service
 from agentflow.status import ModelStatus
-
-if TYPE_CHECKING:  # what the service is made of takes long to import
-    from agentflow.service import Service
 
 
 def routes(service: Service) -> tuple[Route, ...]:

@@ -6,11 +6,11 @@ aiohttp's protocol is kept as it is but for these rules, in the order in which a
 2. From a request's first byte, its headers have `header_timeout_s`; then 408. The timer is armed only when a read ends
    within headers, so that a request that comes whole costs none. Their size is bounded: 431.
 3. What the parser refuses gets 400 in OpenAI's error shape, and the connection is closed.
-4. Bodies are bounded in size and time where they are read (app.py).
+4. Bodies are bounded in size, time and number where they are read (bodies.py).
 5. A connection with no request is closed after `idle_timeout_s` (aiohttp's keep-alive timer, from the accept on).
 
 A client that closes its sending half within a request has truncated it: 400. Ending: `begin_drain` makes every answer
-the last of its connection; `close` waits for the requests in flight, then cancels them.
+the last of its connection; `settled` waits until all have been read by their clients; `cleanup` cancels what is left.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from acu.http.app import Face
 from acu.http.errors import HttpError, raw_response, translate
 from acu.http.exchange import Peer
 
+MAX_HEADER_BYTES = 32 * 1024  # of the request line, of a header, and of all headers that came in pieces
 FLUSH_S = 1.0
+SETTLE_EVERY_S = 0.02
 LINGER_S = 2.0  # how long a refused body is read away, so that the client gets to read the refusal
 NO_PEER = Peer("tcp", loopback=False)
 
@@ -79,7 +81,7 @@ class Connection(RequestHandler):
 
     def _head_continues(self, size: int) -> None:
         self._head_bytes += size
-        if self._head_bytes > self._settings.max_header_bytes:
+        if self._head_bytes > MAX_HEADER_BYTES:
             self._cut(HttpError(431, "The headers are too large.", code="headers_too_large"))
         elif self._head_timer is None:
             self._head_timer = self._loop.call_later(self._settings.header_timeout_s, self._head_overdue)
@@ -147,12 +149,13 @@ class FaceServer(web.Server):
     def __init__(self, face: Face) -> None:
         super().__init__(self._handle, handler_cancellation=True)
         self._face = face
+        self._answering = 0
         settings = face.settings
         self._options = {
             "keepalive_timeout": settings.idle_timeout_s,
             "access_log": None,
-            "max_line_size": settings.max_header_bytes,
-            "max_field_size": settings.max_header_bytes,
+            "max_line_size": MAX_HEADER_BYTES,
+            "max_field_size": MAX_HEADER_BYTES,
             "max_headers": 100,
             "lingering_time": LINGER_S,
             "auto_decompress": False,
@@ -173,6 +176,11 @@ class FaceServer(web.Server):
         """The transports of all connections, closing ones included."""
         return [c.line for c in self._connections if isinstance(c, Connection) and c.line is not None]
 
+    @property
+    def owes(self) -> bool:
+        """Whether an answer is being made, or has not left this process for its reader."""
+        return self._answering > 0 or any(line.get_write_buffer_size() for line in self.transports)
+
     def __call__(self) -> Connection:
         """A protocol for a connection that was just accepted."""
         return Connection(self, self._face, **self._options)
@@ -180,16 +188,18 @@ class FaceServer(web.Server):
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
         assert isinstance(connection, Connection)
+        self._answering += 1
         try:
             return await self._face.handle(request, connection.peer)
         finally:
+            self._answering -= 1
             connection.unanswered = False
             if request.content.exception() is not None:
                 connection.stop_lingering()
 
 
 class FaceRunner(web.ServerRunner):
-    """The life of the server: `setup`, `listen` on each socket, `begin_drain`, `cleanup`."""
+    """The life of the server: `setup`, `listen` on each socket, `begin_drain`, `settled`, `cleanup`."""
 
     __slots__ = ("_face",)
 
@@ -210,6 +220,12 @@ class FaceRunner(web.ServerRunner):
     def begin_drain(self) -> None:
         """From now on every answer is the last of its connection."""
         self._face.draining = True
+
+    async def settled(self) -> None:
+        """Return when every answer that was begun has gone to its reader."""
+        server = self.server
+        while isinstance(server, FaceServer) and server.owes:  # noqa: ASYNC110  # nothing tells
+            await asyncio.sleep(SETTLE_EVERY_S)
 
     async def cleanup(self) -> None:
         """Close everything. What is written has `FLUSH_S` to reach its reader; who does not read is cut off then."""

@@ -1,41 +1,26 @@
-"""Limits of the HTTP face. Frozen; acu/config.py fills it."""
+"""Limits of the HTTP face. Frozen; the daemon fills them from its configuration, which has the defaults."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from msgspec import Meta, Struct
-
-Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+from msgspec import Struct
 
 
-class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a client may send, how slowly, and under which names it may call."""
+class HttpSettings(Struct, frozen=True, kw_only=True):
+    """What a client may send, how slowly, and under which names it may call.
 
-    max_body_bytes: Annotated[
-        int, Meta(description="Largest request body in bytes. A larger one is refused with 413.", ge=1024)
-    ] = 10 * 1024 * 1024
-    max_header_bytes: Annotated[
-        int,
-        Meta(description="Largest request line or header, and largest sum of a request's headers, in bytes.", ge=1024),
-    ] = 32 * 1024
-    header_timeout_s: Annotated[
-        Seconds, Meta(description="Seconds from a request's first byte to the end of its headers. Then: 408.")
-    ] = 10.0
-    body_timeout_s: Annotated[
-        Seconds, Meta(description="Seconds from the end of the headers to the end of the body. Then: 408.")
-    ] = 30.0
-    idle_timeout_s: Annotated[
-        Seconds, Meta(description="Seconds that a connection may stay open with no request on it.")
-    ] = 75.0
-    slow_reader_s: Annotated[
-        Seconds, Meta(description="Seconds that a stream may go unread by its client before it is aborted.")
-    ] = 60.0
-    max_connections: Annotated[
-        int,
-        Meta(description="Connections open at a time, over all sockets. One more is answered 503 and closed.", ge=1),
-    ] = 4096
-    allowed_hosts: Annotated[
-        tuple[str, ...],
-        Meta(description="Names, besides localhost, that the Host header may carry while there are no API keys."),
-    ] = ()
+    max_body_bytes   largest body of a request; a larger one is refused with 413
+    header_timeout_s from a request's first byte to the end of its headers; then 408
+    body_timeout_s   from the end of the headers to the end of the body; then 408
+    idle_timeout_s   how long a connection may stay open with no request on it
+    slow_reader_s    how long a stream may go unread by its client before it is aborted
+    max_connections  open at a time, over all sockets; one more is answered 503 and closed
+    allowed_hosts    names, besides localhost, that the Host header may carry while there are no API keys
+    """
+
+    max_body_bytes: int
+    header_timeout_s: float
+    body_timeout_s: float
+    idle_timeout_s: float
+    slow_reader_s: float
+    max_connections: int
+    allowed_hosts: tuple[str, ...]

@@ -24,6 +24,7 @@ from acu.http.chunks import DONE
 from acu.http.errors import translate
 from acu.http.exchange import Exchange
 from agentflow.events import Event, Usage
+from agentflow.service import RunStream
 
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -40,15 +41,6 @@ class Chunks(Protocol):
     def encode(self, event: Event) -> bytes: ...
 
     def usage(self, usage: Usage) -> bytes: ...
-
-
-class Counting(Protocol):
-    """A stream of events that counts what passes: agentflow's RunStream."""
-
-    @property
-    def usage(self) -> Usage: ...
-
-    def __aiter__(self) -> AsyncIterator[Event]: ...
 
 
 class EventWriter:
@@ -106,7 +98,7 @@ class EventWriter:
 
 
 async def stream_events(
-    exchange: Exchange, events: Counting, chunks: Chunks, *, include_usage: bool, slow_reader_s: float
+    exchange: Exchange, events: RunStream, chunks: Chunks, *, include_usage: bool, slow_reader_s: float
 ) -> web.StreamResponse:
     """Answer with a stream of `events`. What fails before the first of them is raised, and gets a status of its own."""
     iterator = aiter(events)

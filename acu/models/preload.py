@@ -8,10 +8,10 @@ import os
 import time
 from pathlib import Path
 
-import psutil
 from msgspec import Struct
 
 from acu.errors import ModelIncomplete, NoSpace
+from acu.hardware.probe import memory
 from acu.models.progress import Progress, human, silent
 
 _CHUNK = 8 << 20
@@ -28,15 +28,15 @@ class Preloaded(Struct, frozen=True):
 def preload(path: Path, progress: Progress = silent, available: int | None = None) -> Preloaded:
     """Read all *.safetensors of the folder `path` once, in order of name.
 
-    `available` is the memory in bytes that may be used; by default what the kernel says it can give. Raises `NoSpace`
-    when the weights are larger, for then the first pages would be gone before the last are read; `ModelIncomplete` when
-    there are no weights.
+    `available` is the memory in bytes that may be used; by default what the kernel can give within this process's
+    cgroup. Raises `NoSpace` when the weights are larger, for then the first pages would be gone before the last are
+    read; `ModelIncomplete` when there are no weights.
     """
     shards = sorted(path.glob("*.safetensors"))
     if not shards:
         raise ModelIncomplete(f"{path} has no *.safetensors: nothing to preload.")
     total = sum(shard.stat().st_size for shard in shards)
-    room = psutil.virtual_memory().available if available is None else available
+    room = memory()[1] if available is None else available
     if room < total:
         raise NoSpace(f"{path} has {human(total)} of weights, and only {human(room)} of memory are available.")
     started = time.monotonic()

@@ -18,6 +18,7 @@ import asyncio
 import json
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 BATCH_TOKENS = 2048
+WINDOW = 512  # inputs that are looked at for a batch
 CORES_A_THREAD = 4  # one thread for each so many cores: the engine and the loop need the others
 
 
@@ -63,7 +65,7 @@ class Encoder:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="encoder")
         self._model: Any = None
         self._files = _Files(0, 0, False)
-        self._waiting: list[_Input] = []
+        self._waiting: deque[_Input] = deque()
         self._computing: list[_Input] = []
         self._failure: EngineFailure | None = None
         self._progress_at = 0.0
@@ -140,10 +142,9 @@ class Encoder:
         """Hand the thread the next batch, if it is free and there is one."""
         if self._computing or self._failure is not None:
             return
-        self._waiting = [item for item in self._waiting if not item.vector.done()]  # done: its caller was cancelled
-        if not self._waiting:
-            return
         batch = self._computing = _take_batch(self._waiting, self._config.max_batched_tokens or BATCH_TOKENS)
+        if not batch:
+            return
         result = asyncio.get_running_loop().run_in_executor(
             self._thread, self._model, [item.token_ids for item in batch]
         )
@@ -171,21 +172,33 @@ class Encoder:
         for item in (*self._computing, *self._waiting):
             if not item.vector.done():
                 item.vector.set_exception(self._failure)
-        self._computing, self._waiting = [], []
+        self._computing = []
+        self._waiting.clear()
 
 
-def _take_batch(waiting: list[_Input], tokens: int) -> list[_Input]:
-    """Remove a batch from `waiting`: the oldest, and those nearest to it in length that fit."""
-    oldest = len(waiting[0].token_ids)
+def _take_batch(waiting: deque[_Input], tokens: int) -> list[_Input]:
+    """Remove a batch from `waiting`: the oldest, and those nearest to it in length that fit.
+
+    Only the oldest WINDOW are looked at, so that a batch costs the same however many wait. Inputs whose caller was
+    cancelled (their vector is done) are dropped on the way.
+    """
+    window: list[_Input] = []
+    while waiting and len(window) < WINDOW:
+        item = waiting.popleft()
+        if not item.vector.done():
+            window.append(item)
+    if not window:
+        return []
+    oldest = len(window[0].token_ids)
     batch: list[_Input] = []
     longest = 0
-    for item in sorted(waiting, key=lambda item: abs(len(item.token_ids) - oldest)):  # stable: the oldest comes first
+    for item in sorted(window, key=lambda item: abs(len(item.token_ids) - oldest)):  # stable: the oldest comes first
         longest = max(longest, len(item.token_ids))
         if batch and longest * (len(batch) + 1) > tokens:
             break
         batch.append(item)
     taken = {id(item) for item in batch}
-    waiting[:] = [item for item in waiting if id(item) not in taken]
+    waiting.extendleft(item for item in reversed(window) if id(item) not in taken)
     return batch
 
 
@@ -212,7 +225,9 @@ def _load(path: Path, files: _Files, threads: int) -> Callable[[list[Sequence[in
     with HEAVY_IMPORTS:
         import torch
         from transformers import AutoModel
+        from transformers.utils import logging
 
+        logging.disable_progress_bar()
         torch.set_num_threads(threads)
         model = AutoModel.from_pretrained(
             path, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=torch.float32

@@ -85,3 +85,22 @@ def test_the_shown_configuration_is_itself_valid(tmp_path: Path, clean_environ: 
     file = tmp_path / "again.yaml"
     file.write_text(yaml.safe_dump(shown["config"]))
     assert acu("config", "check", str(file), environ=clean_environ).returncode == 0
+
+
+def test_get_prints_one_effective_value_that_a_shell_can_use(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    def get(*words: str) -> tuple[int, str]:
+        done = acu("config", "get", *words, environ=clean_environ)
+        return done.returncode, done.stdout or done.stderr
+
+    assert get("network.unix_socket") == (0, f"{clean_environ['XDG_RUNTIME_DIR']}/acu/acu.sock\n")
+    file = tmp_path / "acu.yaml"
+    file.write_text("network: {unix_socket: own.sock, allowed_hosts: [box]}\n")
+    assert get("network.unix_socket", "-c", str(file)) == (0, f"{tmp_path}/own.sock\n")
+    assert get("network.allowed_hosts", "-c", str(file)) == (0, '["box"]\n')
+    assert get("network.max_connections") == (0, "4096\n")
+    assert get("network.api_keys_file") == (0, "null\n")
+    assert get("network.unix_soket") == (
+        2,
+        "acu: network.unix_soket: unknown key 'unix_soket'; did you mean unix_socket?\n",
+    )
+    assert get("network.unix_socket.x") == (2, "acu: network.unix_socket.x: network.unix_socket has no fields\n")

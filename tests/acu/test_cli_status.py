@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 import time
 
-from acu.cli_status import duration
+from rich.console import Console
+
+from acu.cli_status import duration, render
 from tests.acu.running import ROOT, DaemonFactory, acu
 
 
@@ -66,3 +69,18 @@ def test_watch_goes_on_until_it_is_interrupted(daemon: DaemonFactory) -> None:
 
 def test_a_duration_is_told_in_the_units_that_fit() -> None:
     assert [duration(s) for s in (5, 65, 3725)] == ["5 s", "1 min 5 s", "1 h 2 min"]
+
+
+def test_at_80_columns_every_engine_keeps_its_name_on_one_line() -> None:
+    stats = {"prefix_cache_queries": 10, "prefix_cache_hits": 5, "kv_cache_usage": 0.25}
+    engine = {"id": "qwen2.5-7b-instruct-awq/0", "state": "starting", "stage": "loading weights", "fraction": 0.4}
+    engine |= {"stats": stats, "restarts": 12, "info": None, "last_error": None}
+    model = {"name": "qwen2.5-7b-instruct-awq", "role": "chat", "aliases": ["large"], "running": 128, "queued": 256}
+    model |= {"max_model_len": 32768, "engines": [engine]}
+    service = {"draining": False, "ready": False, "reason": "it loads", "models": [model]}
+    service |= {"running": 128, "queued": 256, "queued_tokens": 1000}
+    output = io.StringIO()
+    Console(file=output, width=80).print(render({"service": service, "daemon": {}}))
+    lines = [line.split() for line in output.getvalue().splitlines()]
+    assert ["qwen2.5-7b-instruct-awq/0", "starting", "128", "256", "32768", "25%", "50%", "12"] in lines
+    assert ["loading", "weights", "40%"] in lines

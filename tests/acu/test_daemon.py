@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -28,6 +29,13 @@ def open_stream(running: RunningDaemon, text: str = "go") -> Answer:
     """A streamed answer that has begun."""
     body = {"model": "large", "messages": [{"role": "user", "content": text}], "stream": True}
     return running.client().stream("/v1/chat/completions", body)
+
+
+def stream_request() -> bytes:
+    """A request for a stream, as bytes."""
+    body = json.dumps({"model": "large", "messages": [{"role": "user", "content": "x"}], "stream": True}).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 class Reader(threading.Thread):
@@ -114,14 +122,35 @@ def test_idle_connections_do_not_hold_up_the_end(daemon: DaemonFactory) -> None:
 
 def test_a_client_that_does_not_read_does_not_hold_up_the_end(daemon: DaemonFactory) -> None:
     running = daemon({"daemon": {"drain_timeout_s": 1}}, script={"answer": "0123456789" * 60_000})
-    body = json.dumps({"model": "large", "messages": [{"role": "user", "content": "x"}], "stream": True}).encode()
-    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    head += f"Content-Length: {len(body)}\r\n\r\n"
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.connect(str(running.socket))
-        deaf.sendall(head.encode() + body)
+        deaf.sendall(stream_request())
         until(lambda: running.running() == 1, "the run")
         running.stop()
+
+
+def test_a_client_that_reads_slowly_gets_its_whole_stream_before_the_end(daemon: DaemonFactory) -> None:
+    size = 600_000
+    running = daemon({"daemon": {"drain_timeout_s": 60}}, script={"answer": "0123456789" * (size // 10)})
+    with socket.socket(socket.AF_UNIX) as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(str(running.socket))
+        slow.sendall(stream_request())
+        received = slow.recv(1024)
+        running.signal(signal.SIGTERM)
+        time.sleep(7.0)  # longer than connections are given to close once nothing runs
+        while part := slow.recv(65_536):
+            received += part
+    assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    texts = re.findall(rb'"delta":{"content":"([0-9]*)"', received)
+    assert sum(map(len, texts)) == size
+    assert running.wait() == 0
+
+
+def test_the_address_that_is_listened_on_is_a_name_that_is_served(daemon: DaemonFactory) -> None:
+    running = daemon({"network": {"bind_addr": "127.0.0.2:0"}})
+    assert running.url.startswith("http://127.0.0.2:")
+    assert models_status(running, None) == 200
 
 
 def test_a_signal_in_the_middle_of_a_start_ends_it_in_order(daemon: DaemonFactory) -> None:
@@ -294,7 +323,7 @@ def test_a_blocked_log_pipe_holds_up_neither_requests_nor_the_end(
     running = RunningDaemon(process, path, tmp_path / "none", tmp_path / "none", clean_environ)
     until(path.exists, "the socket", 60)
     for _ in range(400):  # far more log than a pipe holds
-        running.client().get("/readyz", accept=(200, 503))
+        running.client().get("/v1/models")
     running.signal(signal.SIGTERM)
     assert running.wait() == 0
     os.close(read_end)
@@ -362,7 +391,7 @@ def metric_lines(running: RunningDaemon) -> dict[str, float]:
     return {name: float(value) for name, _, value in pairs}
 
 
-def models_status(running: RunningDaemon, key: str) -> int:
+def models_status(running: RunningDaemon, key: str | None) -> int:
     """The status of /v1/models, over TCP, with a key."""
     from acu.client import Client, Target
 

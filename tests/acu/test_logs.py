@@ -7,12 +7,11 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from acu import logs
-from acu.logs import AuditLog, LogThread, log_style, renderer
+from acu.logs import LogThread, log_style, renderer
 
 
 @pytest.fixture(autouse=True)
@@ -114,13 +113,3 @@ def test_the_log_is_json_under_systemd_even_on_a_terminal(monkeypatch: pytest.Mo
     assert log_style("auto", under_systemd=True) == "json"
     assert log_style("auto", under_systemd=False) == "pretty"
     assert log_style("json", under_systemd=False) == "json"
-
-
-def test_the_audit_log_is_appended_to_and_private(tmp_path: Path) -> None:
-    path = tmp_path / "audit"
-    for line in (b'{"a":1}', b'{"b":2}'):
-        audit = AuditLog(str(path))
-        audit.write(line)
-        audit.close()
-    assert path.read_bytes() == b'{"a":1}\n{"b":2}\n'
-    assert path.stat().st_mode & 0o777 == 0o600

@@ -28,10 +28,11 @@ def test_the_openai_example_prints_the_answer(daemon: DaemonFactory) -> None:
 def test_the_curl_example_gets_an_answer_over_the_unix_socket(daemon: DaemonFactory) -> None:
     running = daemon(script={"rules": [{"match": "capital of France", "answer": "The capital of France is Paris."}]})
     (command,) = re.findall(r"(curl --unix-socket .*?'\n)", README, re.DOTALL)
-    path = "/tmp/acu-$(id -u)/acu.sock"
-    assert path in command
+    assert ".venv/bin/acu " in command
     done = subprocess.run(
-        ["bash", "-c", command.replace(path, str(running.socket))],
+        ["bash", "-c", command.replace(".venv/bin/acu ", f"{sys.executable} -m acu ")],
+        cwd=ROOT,
+        env=running.environ | {"ACU_CONFIG": str(running.config)},
         capture_output=True,
         text=True,
         timeout=60,

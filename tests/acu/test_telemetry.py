@@ -50,7 +50,7 @@ def samples(telemetry: Telemetry, *, full: bool = True) -> dict[str, float]:
 @pytest.fixture
 def telemetry() -> Telemetry:
     """A fresh registry."""
-    return Telemetry("1.2.3", dropped_logs=lambda: 4)
+    return Telemetry("1.2.3", dropped_logs=lambda: 4, dropped_audits=lambda: 7)
 
 
 def test_a_finished_run_feeds_vllms_names(telemetry: Telemetry) -> None:
@@ -111,6 +111,7 @@ def test_the_gauges_are_read_at_the_scrape(telemetry: Telemetry) -> None:
     assert found['acu_engine_restarts_total{engine="m/0",model_name="m"}'] == 2
     assert found["acu_open_connections"] == 9
     assert found["acu_log_records_dropped_total"] == 4
+    assert found["acu_audit_lines_dropped_total"] == 7
 
 
 def test_the_basic_family_tells_nothing_of_requests(telemetry: Telemetry) -> None:

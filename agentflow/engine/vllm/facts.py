@@ -54,19 +54,24 @@ class ModelFacts(Struct, frozen=True):
 
 
 def read_machine(
+    memory_available: int,
+    cache: Path,
     *,
     gpu_memory: int | None = None,
     gpu_weights: int | None = None,
     gpu_kv_cache: int | None = None,
-    cache: Path | None = None,
 ) -> MachineFacts:
-    """The machine now. `gpu_memory` (bytes) tells that there is a GPU; the others are the operator's shares of it."""
+    """The machine now, with `memory_available` bytes that may be taken without swapping.
+
+    `cache` is a folder for compiled code. `gpu_memory` (bytes) tells that there is a GPU; the others are the operator's
+    shares of it.
+    """
     return MachineFacts(
         cores=len(os.sched_getaffinity(0)),
-        memory_available=_memory_available(),
+        memory_available=memory_available,
         cpu_flags=_cpu_flags(),
         preloads=() if gpu_memory else _preloads(),
-        cache=str(cache or Path.home() / ".cache" / "acu" / "compiled"),
+        cache=str(cache),
         gpu=gpu_memory is not None,
         gpu_memory=gpu_memory,
         gpu_weights=gpu_weights,
@@ -115,24 +120,6 @@ def _eos_token_ids(config: dict[str, Any], generation_config: Path) -> frozenset
         eos = source.get("eos_token_id")
         ids.update([eos] if isinstance(eos, int) else eos or [])
     return frozenset(ids)
-
-
-def _memory_available() -> int:
-    """Bytes that may be taken without swapping: what the kernel says, or less where a cgroup's limit is nearer."""
-    available = 0
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            available = int(line.split()[1]) * 1024
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        try:
-            room = int(Path(limit).read_text(encoding="ascii")) - int(Path(used).read_text(encoding="ascii"))
-        except (OSError, ValueError):  # no such hierarchy, or "max"
-            continue
-        available = min(available, room)
-    return max(available, 0)
 
 
 def _cpu_flags() -> frozenset[str]:

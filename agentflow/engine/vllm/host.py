@@ -91,7 +91,7 @@ class EngineHost:
         built: asyncio.Future[Any] = loop.create_future()
         self._thread = threading.Thread(
             target=self._live,
-            args=(spawning(environment, self._log.writing_fd), choices.args, loop, built),
+            args=(spawning(environment, self._log.writing_fd, self._folder.name), choices.args, loop, built),
             name="vllm",
             daemon=True,
         )
@@ -136,6 +136,7 @@ class EngineHost:
         self._over.set()
         leftovers.remove_shared_memory(self._shared_memory, self.processes.pids)
         if self._folder is not None:
+            leftovers.remove_semaphores(self._folder)
             await asyncio.to_thread(leftovers.remove_folder, self._folder)
         self.processes.close()
         if self._log is not None:

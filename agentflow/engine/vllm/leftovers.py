@@ -1,9 +1,9 @@
 """What an engine leaves on the machine when it is killed, and the removing of it.
 
-In /dev/shm: the ring buffers between EngineCore and its worker (`psm_*`, hundreds of MiB), semaphores (`sem.*`) and the
-OpenMP runtime's note (`__KMP_REGISTERED_LIB_<pid>_<uid>`). Python's resource tracker removes the first two, but only when the
-whole daemon has ended; an engine that is replaced removes its own as soon as its processes are gone. In the temporary folder:
-one folder for all sockets and files of the engine, whose name tells the daemon's pid.
+In /dev/shm: the ring buffers between EngineCore and its worker (`psm_*`, hundreds of MiB), semaphores (`sem.*`, named after
+the engine's folder) and the OpenMP runtime's note (`__KMP_REGISTERED_LIB_<pid>_<uid>`). Python's resource tracker removes
+the first two, but only when the whole daemon has ended; an engine that is replaced removes its own as soon as its
+processes are gone. In the temporary folder: one folder for all sockets and files of the engine; its name tells the daemon's pid.
 
 Whoever is killed together with its engine cleans nothing up. The next start of an engine does, for what belongs to
 this user and names a process that no longer exists.
@@ -21,6 +21,7 @@ from pathlib import Path
 
 _SHM = Path("/dev/shm")  # noqa: S108 - looked into, not written to
 _FOLDER = re.compile(r"acu-engine-(?P<pid>\d+)-\w+")
+_SEMAPHORE = re.compile(r"sem\.acu-engine-(?P<pid>\d+)-.*")
 _OPENMP = re.compile(r"__KMP_REGISTERED_LIB_(?P<pid>\d+)_(?P<uid>\d+)")
 
 
@@ -52,19 +53,29 @@ def remove_shared_memory(names: frozenset[str], pids: tuple[int, ...]) -> None:
             (_SHM / name).unlink()
             if name.startswith("psm_"):
                 resource_tracker.unregister(f"/{name}", "shared_memory")
-            elif name.startswith("sem."):
-                resource_tracker.unregister(f"/{name.removeprefix('sem.')}", "semaphore")
     for pid in pids:
         with suppress(FileNotFoundError):
             (_SHM / f"__KMP_REGISTERED_LIB_{pid}_{os.getuid()}").unlink()
 
 
+def remove_semaphores(folder: Path) -> None:
+    """Remove the semaphores of the engine whose folder it is. Its processes have ended."""
+    for path in _SHM.glob(f"sem.{folder.name}-*"):
+        with suppress(FileNotFoundError):
+            path.unlink()
+            resource_tracker.unregister(f"/{path.name.removeprefix('sem.')}", "semaphore")
+
+
 def remove_what_the_dead_left() -> None:
-    """Remove folders and OpenMP notes of this user whose process no longer exists."""
+    """Remove folders, semaphores and OpenMP notes of this user whose process no longer exists."""
     for path in Path(tempfile.gettempdir()).glob("acu-engine-*"):
         found = _FOLDER.fullmatch(path.name)
         if found and _mine(path) and not _exists(int(found["pid"])):
             remove_folder(path)
+    for path in _SHM.glob("sem.acu-engine-*"):
+        found = _SEMAPHORE.fullmatch(path.name)
+        if found and path.lstat().st_uid == os.getuid() and not _exists(int(found["pid"])):
+            path.unlink(missing_ok=True)
     for path in _SHM.glob("__KMP_REGISTERED_LIB_*"):
         found = _OPENMP.fullmatch(path.name)
         if found and int(found["uid"]) == os.getuid() and not _exists(int(found["pid"])):

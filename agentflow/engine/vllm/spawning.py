@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import multiprocessing
 import os
 import sys
 import threading
@@ -19,8 +20,11 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 @contextlib.contextmanager
-def spawning(environment: Mapping[str, str], output_fd: int) -> Iterator[None]:
-    """Within, children get `environment`, write into the pipe `output_fd` of this process, and run child.py first."""
+def spawning(environment: Mapping[str, str], output_fd: int, semaphores: str) -> Iterator[None]:
+    """Within, children get `environment`, write into the pipe `output_fd` of this process, and run child.py first.
+
+    The names of their semaphores, and of their children's, begin with `semaphores`.
+    """
     ours = {
         **environment,
         child.DAEMON_PID: str(os.getpid()),
@@ -30,12 +34,16 @@ def spawning(environment: Mapping[str, str], output_fd: int) -> Iterator[None]:
     with _ONE_AT_A_TIME:
         before = dict(os.environ)  # noqa: TID251 - the children's environment, not our configuration
         spec = main.__spec__
+        inherited = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+        prefix = inherited["semprefix"]
+        inherited["semprefix"] = f"/{semaphores}"
         os.environ.update(ours)  # noqa: TID251
         main.__spec__ = importlib.util.find_spec(child.__name__)
         try:
             yield
         finally:
             main.__spec__ = spec
+            inherited["semprefix"] = prefix
             for name in os.environ.keys() - before.keys():  # noqa: TID251 - ours, and those that vLLM set
                 del os.environ[name]  # noqa: TID251
             os.environ.update(before)  # noqa: TID251

@@ -6,15 +6,14 @@ import asyncio
 
 import uvloop
 
-from acu.http.settings import HttpSettings
 from tests.acu.http.hostile import BODY_TIMEOUT_S, CASES, HEADER_TIMEOUT_S, chat, request
 from tests.acu.http.raw import talk
-from tests.acu.http.serving import serving
+from tests.acu.http.serving import limits, serving
 
 
 async def print_table() -> None:
     """Send everything, one after the other."""
-    settings = HttpSettings(header_timeout_s=HEADER_TIMEOUT_S, body_timeout_s=BODY_TIMEOUT_S)
+    settings = limits(header_timeout_s=HEADER_TIMEOUT_S, body_timeout_s=BODY_TIMEOUT_S)
     async with serving(settings) as served:
         print(f"| {'request':34} | status | code | param | message |\n|---|---|---|---|---|")
         for case in CASES:

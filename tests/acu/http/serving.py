@@ -38,6 +38,22 @@ SCRIPT = Script(
 )
 
 
+SETTINGS = HttpSettings(
+    max_body_bytes=10 << 20,
+    header_timeout_s=10.0,
+    body_timeout_s=30.0,
+    idle_timeout_s=75.0,
+    slow_reader_s=60.0,
+    max_connections=4096,
+    allowed_hosts=(),
+)
+
+
+def limits(**changed: Any) -> HttpSettings:
+    """The tests' usual limits, with some of them changed."""
+    return replace(SETTINGS, **changed)
+
+
 class Served:
     """A running face: where it listens, what is behind it, and what it recorded."""
 
@@ -79,7 +95,7 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    settings: HttpSettings | None = None,
+    settings: HttpSettings = SETTINGS,
     *,
     keys: Keys | None = None,
     script: Script = SCRIPT,
@@ -99,7 +115,7 @@ async def serving(
         on_response=lambda route, status: responses.append((route, status)),
     )
     service = Service(_models(script, max_running), SchedulerConfig(**scheduler), lambda run: None)
-    face = Face(settings or HttpSettings(), service, keys, hooks)
+    face = Face(settings, service, keys, hooks)
     runner = make_runner(face, shutdown_timeout=shutdown_timeout)
     await runner.setup()
     with tempfile.TemporaryDirectory() as folder:

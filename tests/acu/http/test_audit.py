@@ -37,9 +37,9 @@ def test_a_request_is_counted_logged_and_audited_once(caplog: pytest.LogCaptureF
     assert "uid" not in said
 
 
-def test_a_full_disk_costs_no_answer(caplog: pytest.LogCaptureFixture) -> None:
-    def full(_: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    Journal(Hooks(audit=full)).request_ended(RECORD)
-    assert "audit log cannot be written" in caplog.text
+@pytest.mark.parametrize("route", ["/healthz", "/readyz", "/metrics"])
+def test_what_machines_probe_all_the_time_is_logged_at_debug(caplog: pytest.LogCaptureFixture, route: str) -> None:
+    with caplog.at_level(logging.DEBUG):
+        Journal(Hooks()).request_ended(msgspec.structs.replace(RECORD, route=route, path=route))
+        Journal(Hooks()).request_ended(RECORD)
+    assert [record.levelname for record in caplog.records] == ["DEBUG", "INFO"]

@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from acu.http.settings import HttpSettings
 from tests.acu.http.hostile import BODY_TIMEOUT_S, CASES, HEADER_TIMEOUT_S, Case, chat, request
 from tests.acu.http.raw import talk
-from tests.acu.http.serving import Served, serving
+from tests.acu.http.serving import Served, limits, serving
 
 on_one_loop = pytest.mark.asyncio(loop_scope="module")
 
@@ -18,7 +17,7 @@ on_one_loop = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served() -> AsyncIterator[Served]:
     """One server for the whole table."""
-    settings = HttpSettings(header_timeout_s=HEADER_TIMEOUT_S, body_timeout_s=BODY_TIMEOUT_S)
+    settings = limits(header_timeout_s=HEADER_TIMEOUT_S, body_timeout_s=BODY_TIMEOUT_S)
     async with serving(settings) as running:
         yield running
 

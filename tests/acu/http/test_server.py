@@ -12,10 +12,9 @@ import msgspec
 
 from acu.http.audit import Hooks
 from acu.http.auth import Keys
-from acu.http.settings import HttpSettings
 from tests.acu.http.hostile import chat, request
 from tests.acu.http.raw import read_reply, talk
-from tests.acu.http.serving import serving
+from tests.acu.http.serving import limits, serving
 
 
 async def test_a_connection_serves_many_requests() -> None:
@@ -69,7 +68,7 @@ async def test_expect_100_continue_is_answered_before_the_body() -> None:
 
 
 async def test_one_connection_too_many_is_told_so_and_closed() -> None:
-    async with serving(HttpSettings(max_connections=3)) as served:
+    async with serving(limits(max_connections=3)) as served:
         held = [await served.connect() for _ in range(3)]
         for reader, writer in held:
             writer.write(request(method="GET", path="/healthz"))
@@ -101,7 +100,7 @@ async def test_a_thousand_idle_connections_do_not_keep_others_out() -> None:
 
 
 async def test_an_idle_connection_is_closed_in_silence() -> None:
-    async with serving(HttpSettings(idle_timeout_s=0.2)) as served:
+    async with serving(limits(idle_timeout_s=0.2)) as served:
         reader, writer = await served.connect()
         assert await asyncio.wait_for(reader.read(), 5) == b""
         writer.close()
@@ -113,7 +112,7 @@ async def test_an_idle_connection_is_closed_in_silence() -> None:
 
 
 async def test_headers_that_come_in_pieces_but_in_time_are_served() -> None:
-    async with serving(HttpSettings(header_timeout_s=2)) as served:
+    async with serving(limits(header_timeout_s=2)) as served:
         raw = request(chat())
         pieces = [piece for byte in (raw[i : i + 20] for i in range(0, len(raw), 20)) for piece in (byte, 0.001)]
         assert (await talk(served, iter(pieces))).status == 200
@@ -122,7 +121,7 @@ async def test_headers_that_come_in_pieces_but_in_time_are_served() -> None:
 async def test_a_request_may_be_cut_anywhere() -> None:
     raw = request(chat(), extra="X-Filler: " + "f" * 100 + "\r\n")
     cuts = range(1, len(raw), 7)
-    async with serving(HttpSettings(header_timeout_s=1, body_timeout_s=1)) as served:
+    async with serving(limits(header_timeout_s=1, body_timeout_s=1)) as served:
         for cut in cuts:
             assert (await talk(served, iter([raw[:cut], 0.001, raw[cut:]]))).status == 200
         never = await asyncio.gather(*(talk(served, iter([raw[:cut]])) for cut in cuts))
@@ -154,6 +153,22 @@ async def test_draining_ends_connections_after_their_answer_and_cuts_no_stream()
         await drained
         stream_writer.close()
         kept_writer.close()
+
+
+async def test_it_is_settled_when_every_answer_has_been_read() -> None:
+    async with serving() as served:
+        await served.runner.settled()
+        reader, writer = await served.connect(limit=1024)
+        writer.write(request(chat(messages=[{"role": "user", "content": "slow"}], stream=True, max_tokens=30)))
+        await reader.readuntil(b'"role"')
+        settled = asyncio.create_task(served.runner.settled())
+        await asyncio.sleep(0.1)
+        assert not settled.done()
+        while b"[DONE]" not in await reader.read(1024):
+            pass
+        async with asyncio.timeout(5):
+            await settled
+        writer.close()
 
 
 async def test_cleanup_ends_what_is_still_in_flight_when_its_time_is_over() -> None:

@@ -10,11 +10,10 @@ import msgspec
 import pytest
 
 from acu.http.chunks import ChatChunks
-from acu.http.settings import HttpSettings
 from agentflow.engine.script import Rule, Script
 from tests.acu.http.hostile import COMPLETIONS, chat, request
 from tests.acu.http.raw import read_reply, talk
-from tests.acu.http.serving import Served, serving
+from tests.acu.http.serving import Served, limits, serving
 
 
 def say(text: str, **fields: Any) -> bytes:
@@ -180,7 +179,7 @@ async def read_nothing(served: Served) -> tuple[asyncio.StreamReader, asyncio.St
 
 
 async def test_a_reader_that_stops_reading_loses_its_connection() -> None:
-    async with serving(HttpSettings(slow_reader_s=0.3)) as served:
+    async with serving(limits(slow_reader_s=0.3)) as served:
         _, writer = await read_nothing(served)
         (record,) = await served.recorded(1)
         assert (record["status"], record["reason"]) == (499, "slow_reader")
@@ -189,7 +188,7 @@ async def test_a_reader_that_stops_reading_loses_its_connection() -> None:
 
 
 async def test_a_reader_that_reads_again_gets_everything() -> None:
-    async with serving(HttpSettings(slow_reader_s=30)) as served:
+    async with serving(limits(slow_reader_s=30)) as served:
         reader, writer = await read_nothing(served)
         await asyncio.sleep(0.3)
         assert not served.records  # it is held back, and not ended

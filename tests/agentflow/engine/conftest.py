@@ -9,7 +9,7 @@ import pytest_asyncio
 from acu import models
 from agentflow.config import ModelConfig
 from agentflow.engine.vllm.engine import VllmEngine
-from agentflow.engine.vllm.facts import read_machine
+from tests.agentflow.engine.machine import this_machine
 
 CHAT_MODEL = "smollm2-135m-instruct"
 
@@ -26,7 +26,7 @@ async def real_engine(chat_model: Path) -> AsyncIterator[VllmEngine]:
     config = ModelConfig(
         model=CHAT_MODEL, max_model_len=1024, max_running=32, kv_cache_mb=256, engine_args={"enforce_eager": True}
     )
-    engine = VllmEngine(chat_model, config, read_machine)
+    engine = VllmEngine(chat_model, config, this_machine)
     try:
         await engine.start(lambda _: None)
         yield engine

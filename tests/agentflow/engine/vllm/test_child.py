@@ -17,7 +17,7 @@ from agentflow.engine.vllm.spawning import spawning
 
 def live():
     read, write = os.pipe()
-    with spawning({"ACU_TEST": "yes"}, write):
+    with spawning({"ACU_TEST": "yes"}, write, "acu-engine-SELF-x".replace("SELF", str(os.getpid()))):
         child = multiprocessing.get_context("spawn").Process(target=family.have_a_child)
         child.start()
     print("spec", getattr(sys.modules["__main__"].__spec__, "name", None), os.environ.get("ACU_TEST"), flush=True)
@@ -43,6 +43,7 @@ def have_a_child():
     time.sleep(60)
 
 def sleep():
+    lock = multiprocessing.get_context("spawn").Lock()
     tell("grandchild")
     time.sleep(60)
 """
@@ -87,8 +88,10 @@ def test_child_and_grandchild_die_with_the_parent_and_write_into_its_pipe(tmp_pa
         lines = [parent.stdout.readline().split() for _ in range(4)]
         told = {line[0]: line[1:] for line in lines}
         family = descendants(parent.pid)
+        locks = list(Path("/dev/shm").glob(f"sem.acu-engine-{parent.pid}-x-*"))
         parent.kill()
         assert_gone_soon(family)
+    assert len(locks) == 1
     assert told["spec"] == ["None", "None"]  # the parent is as it was before
     module = "agentflow.engine.vllm.child"
     for who in ("child", "grandchild"):

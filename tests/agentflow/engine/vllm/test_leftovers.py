@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from multiprocessing import shared_memory
+from multiprocessing import resource_tracker, shared_memory
 from pathlib import Path
 
 import pytest
@@ -49,6 +49,24 @@ def test_openmp_notes_of_dead_processes_of_this_user_go(dead_pid: int) -> None:
         assert (dead.exists(), living.exists(), strangers.exists()) == (False, True, True)
     finally:
         for path in (dead, living, strangers):
+            path.unlink(missing_ok=True)
+
+
+def test_semaphores_of_dead_daemons_and_of_an_ended_engine_go(dead_pid: int) -> None:
+    folder = leftovers.new_folder()
+    shm = Path("/dev/shm")
+    ended, dead = shm / f"sem.{folder.name}-k3j2h1", shm / f"sem.acu-engine-{dead_pid}-x-k3j2h1"
+    other = shm / f"sem.{folder.name}2-k3j2h1"
+    try:
+        for path in (ended, dead, other):
+            path.touch()
+        resource_tracker.register(f"/{folder.name}-k3j2h1", "semaphore")
+        leftovers.remove_semaphores(folder)
+        assert (ended.exists(), dead.exists(), other.exists()) == (False, True, True)
+        leftovers.remove_what_the_dead_left()
+        assert (dead.exists(), other.exists()) == (False, True)
+    finally:
+        for path in (ended, dead, other):
             path.unlink(missing_ok=True)
 
 
