@@ -72,7 +72,7 @@ def choose(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> Eng
     if kv_bytes is not None:
         args["kv_cache_memory_bytes"] = kv_bytes
     if machine.gpu:
-        args |= _gpu_share(machine)
+        args |= _gpu_share(model, kv_bytes, machine)
     else:
         args |= {"block_size": CPU_BLOCK, "enforce_eager": True}
     args |= config.engine_args
@@ -166,11 +166,11 @@ def _max_model_len(model: ModelFacts, config: ModelConfig, kv_bytes: int | None,
     return wanted
 
 
-def _gpu_share(machine: MachineFacts) -> dict[str, Any]:
-    """The part of the GPU's memory that vLLM may count on: the operator's shares and its own scratch space."""
-    if machine.gpu_memory is None or machine.gpu_weights is None or machine.gpu_kv_cache is None:
+def _gpu_share(model: ModelFacts, kv_bytes: int | None, machine: MachineFacts) -> dict[str, Any]:
+    """The part of the GPU's memory that vLLM may count on for this model, so that several engines can share the card."""
+    if machine.gpu_memory is None or kv_bytes is None:
         return {}
-    share = (machine.gpu_weights + machine.gpu_kv_cache + RUNTIME_BYTES) / machine.gpu_memory
+    share = (model.weights_bytes + kv_bytes + RUNTIME_BYTES) / machine.gpu_memory
     return {"gpu_memory_utilization": round(min(share, 0.95), 3)}
 
 

@@ -59,11 +59,13 @@ def test_the_kv_pool_of_a_cpu_takes_a_quarter_of_the_free_memory_and_4_gib_at_mo
     assert chosen(kv_cache_mb=600)["kv_cache_memory_bytes"] == 600 * MIB
 
 
-def test_the_gpu_is_used_within_its_shares() -> None:
-    args = chosen(A10G)
+def test_an_engine_takes_its_own_share_of_the_gpu_so_that_two_fit() -> None:
+    large = ModelFacts("/models/large", "large", 5_600 * MIB, "float16", 32_768, 57_344, frozenset({2}))
+    args = chosen(A10G, large)
     assert args["kv_cache_memory_bytes"] == 8_192 * MIB
-    assert args["gpu_memory_utilization"] == pytest.approx((12_288 + 8_192 + 2048) / 23_028, abs=0.03)
-    assert args["gpu_memory_utilization"] <= 0.95
+    assert args["gpu_memory_utilization"] == pytest.approx((5_600 + 8_192 + 2_048) / 23_028, abs=0.001)
+    halves = [chosen(A10G, model, kv_cache_mb=4_096)["gpu_memory_utilization"] for model in (large, SMALL)]
+    assert sum(halves) < 0.95
 
 
 def test_a_context_that_the_pool_does_not_hold_is_cut_unless_it_was_asked_for() -> None:
