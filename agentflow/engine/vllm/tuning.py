@@ -22,7 +22,7 @@ from agentflow.errors import EngineStartFailed
 MIB = 1 << 20
 GIB = 1 << 30
 CPU_BLOCK = 32  # tokens; the CPU kernels want a multiple of 32, and a prefix is reused by whole blocks
-CPU_KV_LIMIT = 4 * GIB
+CPU_KV_LIMIT = 2 * GIB
 RUNTIME_BYTES = (
     2 * GIB
 )  # interpreter, libraries and activations of EngineCore and its worker, measured on a small model
