@@ -18,6 +18,7 @@ from agentflow.messages import ChatRequest, Sampling, Structured, Tool
 from agentflow.toolparser import FORMATS, ListParser, MarkedParser, NamedParser, ToolParser
 
 MAX_SEED = 2**63
+MAX_ALTERNATIVES = 250_000  # log probabilities in one answer: about 15 MB of JSON
 
 
 def no_parser() -> None:
@@ -85,6 +86,20 @@ def check_vocabulary(tokens: Collection[int], vocab_size: int, param: str) -> No
                 param=param,
                 code="invalid_value",
             )
+
+
+def check_alternatives(sampling: Sampling, answers: int, tokens: int) -> None:
+    """Raise InvalidRequest when `answers` of up to `tokens` tokens each would carry too many log probabilities."""
+    if sampling.logprobs is None:
+        return
+    count = answers * tokens * (1 + sampling.logprobs)
+    if count > MAX_ALTERNATIVES:
+        raise InvalidRequest(
+            f"The answers could carry {count} log probabilities; at most {MAX_ALTERNATIVES} are given to a request. Lower "
+            "n, max_tokens or the number of alternatives.",
+            param="logprobs",
+            code="invalid_value",
+        )
 
 
 def next_seed(seed: int, answer: int) -> int:

@@ -32,7 +32,7 @@ from agentflow.errors import (
 from agentflow.events import Embeddings, FinishReason
 from agentflow.messages import ChatRequest, CompletionRequest, EmbeddingRequest, Sampling, Structured
 from agentflow.model import Model, ServedModel
-from agentflow.plan import Plan, check_token_ids, check_vocabulary, next_seed, tool_use
+from agentflow.plan import Plan, check_alternatives, check_token_ids, check_vocabulary, next_seed, tool_use
 from agentflow.run import Run, RunStatus
 from agentflow.scheduler import Scheduler, Seat
 from agentflow.status import ServiceStatus
@@ -216,7 +216,7 @@ class Service:
         sampling = plan.sampling
         runs: list[Run] = []
         for ids in plan.prompts:
-            self._fit(model, len(ids), sampling.max_tokens, plan.param)
+            check_alternatives(sampling, count, self._fit(model, len(ids), sampling.max_tokens, plan.param))
             for answer in range(request.n):
                 # Answers to one prompt must differ, and be the same again for the same seed.
                 seeded = sampling if sampling.seed is None else replace(sampling, seed=next_seed(sampling.seed, answer))

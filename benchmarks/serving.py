@@ -32,6 +32,7 @@ ENGINE_ARGS: dict[str, Any] = {
     "max_num_seqs": 64,
     "max_num_batched_tokens": 2048,
     "enable_prefix_caching": True,
+    "enforce_eager": True,
 }
 KV_GIB = 1
 

@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from acu.http.chunks import ChatChunks
-from acu.http.exchange import Exchange, new_id
+from acu.http.exchange import Exchange, encoded, new_id
 from acu.http.route import Answer, Route
 from acu.http.settings import HttpSettings
 from acu.http.sse import stream_events
@@ -51,7 +51,17 @@ def routes(service: Service, settings: HttpSettings) -> tuple[Route, ...]:
                         include_usage=body.include_usage,
                         slow_reader_s=settings.slow_reader_s,
                     )
-                return exchange.json(msgspec.json.encode(await _gather(events, answer_id, created, body)))
+                answers = await _gather(events, body.n or 1)
+                usage = usage_of(events.usage)
+
+                def encode() -> bytes:
+                    choices = [answer.choice(i, with_logprobs=bool(body.logprobs)) for i, answer in enumerate(answers)]
+                    answer = ChatCompletion(
+                        id=answer_id, created=created, model=body.model, choices=choices, usage=usage
+                    )
+                    return msgspec.json.encode(answer)
+
+                return exchange.json(await encoded(encode, sum(answer.size for answer in answers)))
             finally:
                 exchange.settle(events)
 
@@ -83,6 +93,7 @@ class _Answer:
         self.logprobs: list[TokenLogprob] = []
         self.calls: list[tuple[str, str, list[str]]] = []
         self.reason: FinishReason = "stop"
+        self.size = 0  # how many pieces and alternatives it is made of
 
     def choice(self, index: int, *, with_logprobs: bool) -> ChatChoice:
         """The choice as it goes out. Content is null where there are only calls."""
@@ -98,21 +109,21 @@ class _Answer:
         return ChatChoice(index, message, logprobs, self.reason)
 
 
-async def _gather(events: RunStream, answer_id: str, created: int, body: ChatBody) -> ChatCompletion:
-    answers = [_Answer() for _ in range(body.n or 1)]
+async def _gather(events: RunStream, count: int) -> list[_Answer]:
+    answers = [_Answer() for _ in range(count)]
     async for event in events:
         answer = answers[event.choice]
         match event:
             case TextDelta(text=text, logprobs=logprobs):
                 answer.texts.append(text)
-                answer.logprobs.extend(logprobs or ())
+                answer.size += 1
+                if logprobs:
+                    answer.logprobs.extend(logprobs)
+                    answer.size += len(logprobs) * (1 + len(logprobs[0].top))
             case ToolCallOpened(id=call_id, name=name):
                 answer.calls.append((call_id, name, []))
             case ToolCallArguments(index=index, text=text):
                 answer.calls[index][2].append(text)
             case ChoiceFinished(reason=reason):
                 answer.reason = reason
-    choices = [answer.choice(i, with_logprobs=bool(body.logprobs)) for i, answer in enumerate(answers)]
-    return ChatCompletion(
-        id=answer_id, created=created, model=body.model, choices=choices, usage=usage_of(events.usage)
-    )
+    return answers

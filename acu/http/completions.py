@@ -10,7 +10,7 @@ from aiohttp import web
 
 from acu.http.chat import GENERATION_REFUSALS
 from acu.http.chunks import CompletionChunks
-from acu.http.exchange import Exchange, new_id
+from acu.http.exchange import Exchange, encoded, new_id
 from acu.http.route import Answer, Route
 from acu.http.settings import HttpSettings
 from acu.http.sse import stream_events
@@ -43,13 +43,24 @@ def routes(service: Service, settings: HttpSettings) -> tuple[Route, ...]:
                         include_usage=body.include_usage,
                         slow_reader_s=settings.slow_reader_s,
                     )
-                choices = await _gather(
-                    events, len(request.prompts) * request.n, with_logprobs=body.logprobs is not None
-                )
-                answer = Completion(
-                    id=answer_id, created=created, model=body.model, choices=choices, usage=usage_of(events.usage)
-                )
-                return exchange.json(msgspec.json.encode(answer))
+                texts, tokens, reasons = await _gather(events, len(request.prompts) * request.n)
+                usage = usage_of(events.usage)
+
+                def encode() -> bytes:
+                    choices = [
+                        CompletionChoice(
+                            i,
+                            "".join(texts[i]),
+                            completion_logprobs(tuple(tokens[i]), 0) if body.logprobs is not None else None,
+                            reason,
+                        )
+                        for i, reason in enumerate(reasons)
+                    ]
+                    answer = Completion(id=answer_id, created=created, model=body.model, choices=choices, usage=usage)
+                    return msgspec.json.encode(answer)
+
+                size = sum(map(len, texts)) + sum(map(len, tokens)) * (1 + (body.logprobs or 0))
+                return exchange.json(await encoded(encode, size))
             finally:
                 exchange.settle(events)
 
@@ -73,7 +84,10 @@ def routes(service: Service, settings: HttpSettings) -> tuple[Route, ...]:
     )
 
 
-async def _gather(events: RunStream, count: int, *, with_logprobs: bool) -> list[CompletionChoice]:
+async def _gather(
+    events: RunStream, count: int
+) -> tuple[list[list[str]], list[list[TokenLogprob]], list[FinishReason]]:
+    """Texts, log probabilities and the reason of the end, for each choice."""
     texts: list[list[str]] = [[] for _ in range(count)]
     tokens: list[list[TokenLogprob]] = [[] for _ in range(count)]
     reasons: list[FinishReason] = ["stop"] * count
@@ -83,12 +97,4 @@ async def _gather(events: RunStream, count: int, *, with_logprobs: bool) -> list
             tokens[event.choice].extend(event.logprobs or ())
         elif isinstance(event, ChoiceFinished):
             reasons[event.choice] = event.reason
-    return [
-        CompletionChoice(
-            i,
-            "".join(texts[i]),
-            completion_logprobs(tuple(tokens[i]), 0) if with_logprobs else None,
-            reasons[i],
-        )
-        for i in range(count)
-    ]
+    return texts, tokens, reasons

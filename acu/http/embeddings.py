@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from acu.http.exchange import Exchange, new_id
+from acu.http.exchange import Exchange, encoded, new_id
 from acu.http.route import Answer, Route
 from acu.http.wire.embeddings import EMBEDDING_DECODER, EmbeddingBody, embedding_request
 from acu.http.wire.responses import Embedding, EmbeddingList, EmbeddingUsage
@@ -27,12 +27,17 @@ def routes(service: Service) -> tuple[Route, ...]:
         )
         result = await service.embed(request)
         exchange.usage = Usage(prompt_tokens=result.prompt_tokens)
-        answer = EmbeddingList(
-            data=_rows(result.vectors, body.encoding_format or "float"),
-            model=body.model,
-            usage=EmbeddingUsage(result.prompt_tokens, result.prompt_tokens),
-        )
-        return exchange.json(msgspec.json.encode(answer))
+        vectors: Any = result.vectors
+
+        def encode() -> bytes:
+            answer = EmbeddingList(
+                data=_rows(vectors, body.encoding_format or "float"),
+                model=body.model,
+                usage=EmbeddingUsage(result.prompt_tokens, result.prompt_tokens),
+            )
+            return msgspec.json.encode(answer)
+
+        return exchange.json(await encoded(encode, vectors.size))
 
     return (
         Route(

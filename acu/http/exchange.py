@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
+from collections.abc import Callable
 from typing import Literal
 
 from aiohttp import web
@@ -16,6 +18,7 @@ from agentflow.messages import Caller
 from agentflow.service import RunStream
 
 MAX_DEADLINE_MS = 86_400_000
+ENCODED_INLINE = 4_000  # values of an answer: about a millisecond
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 _DIGITS = re.compile(r"[0-9]{1,9}")
 
@@ -190,6 +193,11 @@ class Exchange:
 def _target(request: web.BaseRequest) -> str:
     """The path as it was sent, percent signs and all, in ASCII: it ends up on terminals. The query is nobody's matter."""
     return request.raw_path.partition("?")[0][:256].encode("ascii", "backslashreplace").decode()
+
+
+async def encoded(encode: Callable[[], bytes], size: int) -> bytes:
+    """What `encode` makes of an answer of `size` values; in a thread where it would hold the loop for milliseconds."""
+    return encode() if size <= ENCODED_INLINE else await asyncio.to_thread(encode)
 
 
 def new_id(prefix: str) -> str:

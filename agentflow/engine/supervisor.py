@@ -107,16 +107,18 @@ class Supervisor(Generic[E]):
 
     def status(self) -> EngineStatus:
         """A snapshot."""
-        ready = self._state == "ready"
+        failure = self._current.failure if self._current else None
+        ready = self._state == "ready" and failure is None
         return EngineStatus(
             id=self.id,
-            state=self._state,
+            # A failed engine is told as such at once, not only when the next look at it has been taken.
+            state="backing_off" if failure and self._state == "ready" else self._state,
             stage=self._stage,
             fraction=self._fraction,
             info=self._info,
             stats=self._current.stats() if ready and self._current else EngineStats(),
             restarts=self._restarts,
-            last_error=self._last_error,
+            last_error=str(failure) if failure else self._last_error,
             uptime_s=time.monotonic() - self._ready_at if ready else 0.0,
         )
 

@@ -383,6 +383,15 @@ async def test_a_tokenizer_that_does_not_load_is_told_and_tried_again() -> None:
         await service.stop(1.0)
 
 
+async def test_an_answer_with_too_many_log_probabilities_is_refused_before_it_is_made() -> None:
+    async with bench() as it:
+        await it.chat("warm up", sampling=Sampling(max_tokens=1))
+        with pytest.raises(InvalidRequest, match="could carry 504000 log probabilities; at most 250000") as refusal:
+            await it.chat("hi", n=8, sampling=Sampling(max_tokens=3000, logprobs=20))
+        assert refusal.value.param == "logprobs"
+        await it.chat("hi", n=2, sampling=Sampling(max_tokens=3000, logprobs=20))
+
+
 async def test_many_texts_are_encoded_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = set()
     encode = ByteTokenizer.encode

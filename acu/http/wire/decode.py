@@ -21,6 +21,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 MAX_JSON_DEPTH = 128
 MAX_JSON_NODES = 20_000
+LOOKED_THROUGH = 65_536  # bytes of a broken body in which the reason is looked for
 MAX_ECHO = 64  # characters of a client's own text that an error message repeats
 
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
@@ -128,7 +129,7 @@ def _malformed(sentence: str, body: bytes) -> BadRequest:
         return BadRequest("The request has no body; a JSON object is expected.", code="invalid_json")
     if "UTF-8" in sentence:
         return BadRequest("The body is not valid UTF-8.", code="invalid_json")
-    if "truncated" in sentence and _has_lone_surrogate(body):
+    if "truncated" in sentence and len(body) <= LOOKED_THROUGH and _has_lone_surrogate(body):
         return BadRequest(
             "The body holds a lone surrogate (\\ud800 to \\udfff), which is no character.", code="invalid_json"
         )
