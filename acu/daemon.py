@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from acu.http.server import FaceRunner
     from acu.http.settings import HttpSettings
     from acu.telemetry import Telemetry
+    from agentflow.engine.supervisor import Supervisor
     from agentflow.service import Service
     from agentflow.status import ServiceStatus
 
@@ -96,6 +97,15 @@ def serve(
             last_resort.disarm()
 
 
+def log_engine(supervisor: Supervisor[Any]) -> None:
+    """Tell of each engine that came up or failed."""
+    status = supervisor.status()
+    if status.state == "ready":
+        log.info("engine ready", extra={"engine": status.id, "restarts": status.restarts})
+    elif status.state == "backing_off":
+        log.error("engine failed", extra={"engine": status.id, "why": status.last_error, "then": status.stage})
+
+
 class Daemon:
     """Everything that lives as long as the process."""
 
@@ -139,7 +149,7 @@ class Daemon:
             dropped_logs=lambda: self._logs.dropped,
             dropped_audits=lambda: 0 if audit is None else audit.dropped,
         )
-        service = Service(tuple(map(build, self._ground.plans)), config.scheduler, telemetry.on_run_end)
+        service = Service(tuple(map(build, self._ground.plans)), config.scheduler, telemetry.on_run_end, log_engine)
         face = Face(self._settings, service, self._keys, self._hooks(telemetry))
         runner = make_runner(face, shutdown_timeout=CLOSE_CONNECTIONS_S)
         telemetry.watch(service.status, lambda: runner.open_connections)
@@ -248,8 +258,13 @@ class Daemon:
             self._notifier.ready("reloaded")
 
     def _reload(self) -> None:
-        if self._keys is not None:
-            self._keys.reload()
+        """Nothing that lies on disk may end the daemon: what cannot be read leaves in use what was read before."""
+        try:
+            if self._keys is not None:
+                self._keys.reload()
+        except Exception as error:  # noqa: BLE001
+            # No traceback: it could show keys.
+            log.error("the API keys could not be read again; the old ones stay", extra={"why": type(error).__name__})  # noqa: TRY400
         try:
             fresh = self._reload_config()
         except AcuError as error:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from agentflow.config import ModelConfig
-from agentflow.engine.imports import HEAVY_IMPORTS
+from agentflow.engine.imports import heavy_imports
 from agentflow.engine.protocol import EngineInfo, EngineStats, StartProgress
 from agentflow.errors import ContextLengthExceeded, EngineDied, EngineFailure, EngineStartFailed
 
@@ -222,7 +222,7 @@ def _read_optional(path: Path) -> dict[str, Any]:
 
 def _load(path: Path, files: _Files, threads: int) -> Callable[[list[Sequence[int]]], Any]:
     """In the thread: load the model. Returns what turns a batch of token ids into unit vectors, shape [inputs, width]."""
-    with HEAVY_IMPORTS:
+    with heavy_imports():
         import torch
         from transformers import AutoModel
         from transformers.utils import logging

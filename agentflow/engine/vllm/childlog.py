@@ -86,4 +86,5 @@ class ChildLog:
                     self._progress(StartProgress(stage))
                     break
         self._lines.append(text)
-        _log.log(level if level >= logging.WARNING else logging.DEBUG, "%s", text)
+        # vLLM warns of what was chosen for it; what an operator must know, the engine says itself.
+        _log.log(level if level >= logging.ERROR else logging.DEBUG, "%s", text)

@@ -29,7 +29,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from agentflow.engine.imports import HEAVY_IMPORTS
+from agentflow.engine.imports import heavy_imports
 from agentflow.engine.protocol import StartProgress
 from agentflow.engine.vllm import leftovers
 from agentflow.engine.vllm.childlog import ChildLog
@@ -217,8 +217,8 @@ def _nothing() -> None: ...
 
 def _construct(args: dict[str, Any], unwanted: threading.Event) -> Any:
     """AsyncLLM with its processes, ready to work. Takes seconds to minutes; spawns nothing once it is `unwanted`."""
-    logging.getLogger("vllm").setLevel(logging.WARNING)
-    with HEAVY_IMPORTS:
+    logging.getLogger("vllm").setLevel(logging.ERROR)
+    with heavy_imports():
         from vllm.config import StructuredOutputsConfig
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -241,7 +241,7 @@ def _construct(args: dict[str, Any], unwanted: threading.Event) -> Any:
         engine_args = AsyncEngineArgs(**args)
     except TypeError as error:
         raise EngineStartFailed(f"engine_args holds what AsyncEngineArgs does not know: {error}") from error
-    with HEAVY_IMPORTS:  # it looks at the model's configuration through transformers
+    with heavy_imports():  # it looks at the model's configuration through transformers
         config = engine_args.create_engine_config()
     if unwanted.is_set():
         raise EngineStartFailed("the start was given up")

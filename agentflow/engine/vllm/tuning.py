@@ -1,11 +1,11 @@
 """How to run a model on a machine: a pure function of facts and configuration, whose choices `acu status` shows.
 
-On a CPU: bfloat16 where the processor multiplies it natively, else float32 (see `_dtype`); small KV blocks, so that most of
-a conversation's prefix is found again; small steps, so that a long prompt does not hold up the others; a KV pool that takes
-a part of the free memory. The model runs uncompiled there: compiling makes one stream a third faster and 16 streams a
-tenth, but the first start takes a minute more and every later one half as long again, a restart after a crash included
-(`engine_args: {enforce_eager: false}` turns it on; it needs a C++ compiler). On a GPU: vLLM's own choices, within the
-operator's shares of its memory.
+On a CPU: bfloat16 for a large model where the processor multiplies it natively, else float32 (see `_dtype`); small KV
+blocks, so that most of a conversation's prefix is found again; small steps, so that a long prompt does not hold up the
+others; a KV pool that takes a part of the free memory. The model runs uncompiled there: compiling makes one stream a third
+faster and 16 streams a tenth, but the first start takes a minute more and every later one half as long again, a restart
+after a crash included (`engine_args: {enforce_eager: false}` turns it on; it needs a C++ compiler). On a GPU: vLLM's own
+choices, within the operator's shares of its memory.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 CPU_BLOCK = 32  # tokens; the CPU kernels want a multiple of 32, and a prefix is reused by whole blocks
 CPU_KV_LIMIT = 2 * GIB
+SMALL_MODEL = GIB  # bytes of weights below which precision matters more than speed
 RUNTIME_BYTES = (
     2 * GIB
 )  # interpreter, libraries and activations of EngineCore and its worker, measured on a small model
@@ -112,12 +113,18 @@ def _shown(args: dict[str, Any], machine: MachineFacts) -> dict[str, Any]:
 
 
 def _dtype(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> str:
-    """The type of weights and activations. Without instructions for it, a CPU widens bfloat16 value by value."""
+    """The type of weights and activations.
+
+    A CPU without instructions for it widens bfloat16 value by value. And a small model's scores lie so close together that
+    bfloat16 makes ties of them (SmolLM2's first token of an answer, measured: two candidates equal to the last digit):
+    it gets float32, which costs it little.
+    """
     if config.dtype != "auto":
         return config.dtype
     if machine.gpu:
         return model.weights_dtype if model.weights_dtype in ("bfloat16", "float16") else "bfloat16"
-    return "bfloat16" if machine.cpu_flags & {"avx512_bf16", "amx_bf16"} else "float32"
+    native = machine.cpu_flags & {"avx512_bf16", "amx_bf16"}
+    return "bfloat16" if native and model.weights_bytes >= SMALL_MODEL else "float32"
 
 
 def _kv_cache_bytes(model: ModelFacts, config: ModelConfig, machine: MachineFacts, dtype: str) -> int | None:

@@ -32,7 +32,13 @@ def chosen(machine: MachineFacts = LAPTOP, model: ModelFacts = SMALL, **config: 
     [({"avx2"}, "float32"), ({"avx512f"}, "float32"), ({"avx512_bf16"}, "bfloat16"), ({"amx_bf16"}, "bfloat16")],
 )
 def test_a_cpu_computes_in_bfloat16_only_where_it_has_instructions_for_it(flags: set[str], dtype: str) -> None:
-    assert chosen(replace(LAPTOP, cpu_flags=frozenset(flags)))["dtype"] == dtype
+    large = replace(SMALL, weights_bytes=2 * GIB)
+    assert chosen(replace(LAPTOP, cpu_flags=frozenset(flags)), large)["dtype"] == dtype
+
+
+def test_a_small_model_gets_float32_whatever_the_cpu_has() -> None:
+    assert chosen(replace(LAPTOP, cpu_flags=frozenset({"amx_bf16"})))["dtype"] == "float32"
+    assert chosen(replace(LAPTOP, cpu_flags=frozenset({"amx_bf16"})), dtype="bfloat16")["dtype"] == "bfloat16"
 
 
 def test_a_gpu_takes_the_dtype_of_the_model() -> None:
