@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from acu.client import Client
-from acu.errors import ApiError
+from acu.errors import ApiError, UnknownAnswer
 
 PATH = "/v1/chat/completions"
 
@@ -67,8 +67,10 @@ class Printer:
 
 
 def visible(text: str) -> str:
-    """The text without control characters: a model must not drive the terminal."""
-    return "".join(c for c in text if c in "\n\t" or not (ord(c) < 32 or 127 <= ord(c) < 160))
+    """The text without control characters and lone surrogates: a model must not drive the terminal, nor break it."""
+    return "".join(
+        c for c in text if c in "\n\t" or not (ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000)
+    )
 
 
 def answer(client: Client, settings: Settings, messages: list[dict[str, str]], printer: Printer) -> None:
@@ -82,10 +84,18 @@ def answer(client: Client, settings: Settings, messages: list[dict[str, str]], p
         try:
             for event in response.events():
                 for choice in event.get("choices", ()):
-                    printer.write(choice["delta"].get("content") or "")
+                    printer.write(piece_of(choice))
         finally:
             if printer.text:
                 printer.end()
+
+
+def piece_of(choice: Any) -> str:
+    """The text that a chunk's choice brings. Raises UnknownAnswer."""
+    try:
+        return str(choice["delta"].get("content") or "")
+    except (LookupError, TypeError, AttributeError) as error:
+        raise UnknownAnswer(PATH) from error
 
 
 def explain(error: ApiError) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import signal
@@ -15,8 +16,11 @@ from msgspec import Struct
 
 from acu import __version__
 from acu.errors import AcuError, ConfigError, DaemonUnreachable, StartRefused
+from acu.logs import printable
 
 EXIT_OK, EXIT_FAILED, EXIT_REFUSED, EXIT_NO_DAEMON, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+LINES = "\n\t"
 
 EPILOG = """\
 configuration:
@@ -57,10 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(words)
+        code = _run(words)
+        sys.stdout.flush()  # here, where a full disk can still be told
     except ConfigError as error:
         for problem in error.problems:
-            print(f"acu: {problem}", file=sys.stderr)  # noqa: T201
+            print(f"acu: {printable(problem)}", file=sys.stderr)  # noqa: T201
         return EXIT_REFUSED
     except StartRefused as error:
         return _fail(error, EXIT_REFUSED)
@@ -72,12 +77,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has gone (`acu status | head`). Nothing may be flushed into the pipe any more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return EXIT_OK
+    except OSError as error:
+        if error.filename is not None or error.errno not in UNWRITABLE:
+            raise
+        _drop_output()
+        return _fail(AcuError(f"the output cannot be written: {error.strerror}"), EXIT_FAILED)
+    else:
+        return code
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(error: Exception, code: int) -> int:
-    print(f"acu: {error}", file=sys.stderr)  # noqa: T201
+    print(f"acu: {printable(str(error), keep=LINES)}", file=sys.stderr)  # noqa: T201
     return code
 
 

@@ -11,10 +11,11 @@ from acu.chat import Conversation, Printer, Settings, answer, explain
 from acu.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from acu.cli_status import add_target_options, target_of
 from acu.client import Client
-from acu.errors import AcuError, ApiError
+from acu.errors import AcuError, ApiError, UnknownAnswer
 from acu.terminal import LineReader, PipeReader, TerminalReader
 
 READY_POLL_S = 0.25
+READY_TIMEOUT_S = 10.0  # /readyz answers at once, however busy the engines are
 
 HELP = """\
 /system TEXT   set the system message (no TEXT: remove it) and begin anew
@@ -45,11 +46,12 @@ def add_arguments(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """One answer, or a conversation until the input ends. Raises DaemonUnreachable, ApiError."""
-    client = Client(target_of(args))
+    target = target_of(args)
+    client = Client(target)
     settings = Settings(model=args.model, temperature=args.temperature, max_tokens=args.max_tokens)
     conversation = Conversation(args.system)
     if not args.no_wait:
-        wait_until_ready(client)
+        wait_until_ready(Client(target, READY_TIMEOUT_S))
     if args.once is not None:
         return once(client, settings, conversation, args.once)
     reader: LineReader = TerminalReader() if sys.stdin.isatty() and sys.stdout.isatty() else PipeReader(sys.stdin)
@@ -75,9 +77,13 @@ def wait_until_ready(client: Client) -> None:
     with ProgressLine() as line:
         while True:
             readiness = client.get("/readyz", accept=(200, 503))
-            if readiness.get("ready"):
-                return
-            line.show(loading_text(readiness))
+            try:
+                if readiness["ready"]:
+                    return
+                text = loading_text(readiness)
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                raise UnknownAnswer("/readyz") from error
+            line.show(text)
             time.sleep(READY_POLL_S)
 
 
@@ -148,7 +154,9 @@ class Chat:
 
     def _model(self, name: str) -> None:
         try:
-            known = [model["id"] for model in self._client.get("/v1/models")["data"]]
+            known = [str(model["id"]) for model in self._client.get("/v1/models")["data"]]
+        except (LookupError, TypeError) as error:
+            raise UnknownAnswer("/v1/models") from error
         except ApiError as error:
             self._reader.note(f"error: {explain(error)}")
             return

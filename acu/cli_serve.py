@@ -13,6 +13,7 @@ from acu.cli import add_config_option
 from acu.config import LoadedConfig, load, process_environment
 from acu.errors import ModelError, StartRefused
 from acu.hardware import gpu_present
+from acu.logs import printable
 
 DESCRIPTION = """\
 Run the daemon in the foreground. It accepts on a unix socket and on 127.0.0.1 at once; requests that come while models
@@ -97,4 +98,4 @@ def tell(addresses: list[str]) -> None:
     """Say on standard error, when it is a terminal, where the daemon listens and how to go on."""
     if not sys.stderr.isatty():
         return
-    sys.stderr.write(f"acu: listening on {' and '.join(addresses)}; try `acu chat` in another terminal\n")
+    sys.stderr.write(f"acu: listening on {printable(' and '.join(addresses))}; try `acu chat` in another terminal\n")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from acu.cli import EXIT_FAILED, EXIT_OK, add_config_option
 from acu.client import Client, Target
 from acu.config import client_sockets, load, process_environment
-from acu.errors import ConfigError
+from acu.errors import ConfigError, UnknownAnswer
+from acu.logs import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -71,29 +72,52 @@ def run(args: argparse.Namespace) -> int:
     if args.watch:
         return watch(client, as_json=args.json)
     report = client.get(STATUS_PATH)
-    if args.json:
-        sys.stdout.write(json.dumps(report, indent=2) + "\n")
-    else:
-        from rich.console import Console
-
-        Console(highlight=False).print(render(report))
-    return EXIT_OK if report["service"]["ready"] else EXIT_FAILED
+    ready = is_ready(report)
+    sys.stdout.write(json.dumps(report, indent=2) + "\n" if args.json else drawn(report))
+    return EXIT_OK if ready else EXIT_FAILED
 
 
 def watch(client: Client, *, as_json: bool) -> int:
-    """Show the status every second; JSON one object a line."""
-    if as_json:
+    """Show the status every second: in place on a terminal, one after the other elsewhere; JSON one object a line."""
+    if as_json or not sys.stdout.isatty():
         while True:
-            sys.stdout.write(json.dumps(client.get(STATUS_PATH)) + "\n")
+            report = client.get(STATUS_PATH)
+            sys.stdout.write(json.dumps(report) + "\n" if as_json else drawn(report) + "\n")
             sys.stdout.flush()
             time.sleep(WATCH_EVERY_S)
     from rich.console import Console
     from rich.live import Live
 
-    with Live(render(client.get(STATUS_PATH)), console=Console(highlight=False), auto_refresh=False) as live:
+    with Live(understood(client.get(STATUS_PATH)), console=Console(highlight=False), auto_refresh=False) as live:
         while True:
             time.sleep(WATCH_EVERY_S)
-            live.update(render(client.get(STATUS_PATH)), refresh=True)
+            live.update(understood(client.get(STATUS_PATH)), refresh=True)
+
+
+def is_ready(report: dict[str, Any]) -> bool:
+    """Whether the report says that the service is ready. Raises UnknownAnswer."""
+    try:
+        return bool(report["service"]["ready"])
+    except (KeyError, TypeError) as error:
+        raise UnknownAnswer(STATUS_PATH) from error
+
+
+def drawn(report: dict[str, Any]) -> str:
+    """The report as text for standard output, in colour on a terminal. Raises UnknownAnswer."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    with console.capture() as capture:
+        console.print(understood(report))
+    return capture.get()
+
+
+def understood(report: dict[str, Any]) -> RenderableType:
+    """The report as tables. Raises UnknownAnswer."""
+    try:
+        return render(report)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UnknownAnswer(STATUS_PATH) from error
 
 
 def render(report: dict[str, Any]) -> RenderableType:
@@ -108,8 +132,11 @@ def render(report: dict[str, Any]) -> RenderableType:
     head.add_column(overflow="fold")
     for name, value in (
         ("state", state_of(service)),
-        ("version", f"{daemon.get('version')}  pid {daemon.get('pid')}  up {duration(daemon.get('uptime_s', 0))}"),
-        ("listens", ", ".join(daemon.get("addresses", []))),
+        (
+            "version",
+            f"{escape(str(daemon.get('version')))}  pid {daemon.get('pid')}  up {duration(daemon.get('uptime_s', 0))}",
+        ),
+        ("listens", escape(", ".join(daemon.get("addresses", [])))),
         ("requests", f"{service['running']} running, {service['queued']} waiting ({service['queued_tokens']} tokens)"),
         ("loop", f"lag p99 {daemon.get('loop_lag_p99_ms', 0):.1f} ms in the last 10 s"),
         ("machine", machine_of(daemon.get("machine", {}))),
@@ -125,7 +152,8 @@ def render(report: dict[str, Any]) -> RenderableType:
     details = Table.grid(padding=(0, 1))
     for model in service["models"]:
         details.add_row(
-            Text(model["name"], style="bold"), f"{model['role']}; also {escape(', '.join(model['aliases']))}"
+            Text(printable(model["name"]), style="bold"),
+            f"{escape(model['role'])}; also {escape(', '.join(model['aliases']))}",
         )
         for engine in model["engines"]:
             models.add_row(*engine_row(model, engine))
@@ -199,7 +227,7 @@ def duration(seconds: float) -> str:
 
 
 def escape(text: str) -> str:
-    """Text that rich takes as it is."""
+    """Text that rich and the terminal take as it is."""
     from rich.markup import escape as rich_escape
 
-    return rich_escape(text)
+    return rich_escape(printable(text))

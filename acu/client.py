@@ -72,7 +72,13 @@ class Client:
             if self._target.url:
                 headers["host"] = urlsplit(self._target.url).netloc
             connection.request(method, path, payload, headers)
-            return Answer(connection, connection.getresponse())
+            return Answer(connection, connection.getresponse(), self._timeout_s)
+        except TimeoutError as error:
+            connection.close()
+            raise DaemonUnreachable(f"the daemon at {self._target} {silent(self._timeout_s)}") from error
+        except ValueError as error:
+            connection.close()
+            raise AcuError("the API key or the URL holds a character that no request may carry") from error
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise DaemonUnreachable(f"the daemon at {self._target} closed the connection; is it stopping?") from error
@@ -108,15 +114,12 @@ class Client:
         raise DaemonUnreachable(f"no daemon listens on {self._target}: {HOW_TO_START}")
 
     def _connect_tcp(self, url: str) -> http.client.HTTPConnection:
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise AcuError(f"--url: {url!r} is no URL; expected http://127.0.0.1:8228 or https://HOST:PORT")
+        host, port, tls = split_url(url)
         connection: http.client.HTTPConnection
-        if parts.scheme == "https":
-            context = ssl.create_default_context(cafile=self._target.ca_file)
-            connection = http.client.HTTPSConnection(parts.hostname, parts.port or 443, context=context)
+        if tls:
+            connection = http.client.HTTPSConnection(host, port, context=self._tls_context())
         else:
-            connection = http.client.HTTPConnection(parts.hostname, parts.port or 80)
+            connection = http.client.HTTPConnection(host, port)
         connection.timeout = CONNECT_TIMEOUT_S
         try:
             connection.connect()
@@ -128,16 +131,46 @@ class Client:
             raise DaemonUnreachable(
                 f"no daemon listens on {url} ({error.strerror or error}): {HOW_TO_START}"
             ) from error
+        except UnicodeError as error:  # a name that DNS cannot carry
+            raise AcuError(f"--url: {url!r} names no host") from error
         connection.sock.settimeout(self._timeout_s)
         return connection
+
+    def _tls_context(self) -> ssl.SSLContext:
+        try:
+            return ssl.create_default_context(cafile=self._target.ca_file)
+        except OSError as error:
+            why = error.strerror or "holds no certificate"
+            raise AcuError(f"--ca-file: {self._target.ca_file}: {why}") from error
+
+
+def split_url(url: str) -> tuple[str, int, bool]:
+    """(host, port, whether TLS is asked) of a daemon's address. Raises AcuError."""
+    try:
+        parts = urlsplit(url)
+        scheme, host, port = parts.scheme, parts.hostname, parts.port
+    except ValueError:  # a port beyond 65535, a bracket that is not closed
+        scheme, host, port = "", None, None
+    if not host or scheme not in {"http", "https"}:
+        raise AcuError(f"--url: {url!r} is no URL; expected http://127.0.0.1:8228 or https://HOST:PORT")
+    tls = scheme == "https"
+    return host, port or (443 if tls else 80), tls
+
+
+def silent(timeout_s: float | None) -> str:
+    """What a time-out is called."""
+    return f"timed out: nothing came from it for {timeout_s:g} s; is it stuck, or is it no ACU?"
 
 
 class Answer:
     """An answer whose headers have arrived. Close it, or use it as a context manager."""
 
-    def __init__(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+    def __init__(
+        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse, timeout_s: float | None
+    ) -> None:
         self._connection = connection
         self._response = response
+        self._timeout_s = timeout_s
 
     def __enter__(self) -> Self:
         return self
@@ -153,14 +186,11 @@ class Answer:
         self._connection.close()
 
     def json(self, accept: tuple[int, ...]) -> Any:
-        """The whole body as JSON. Raises ApiError for another status, DaemonUnreachable when it breaks off."""
+        """The whole body, a JSON object. Raises ApiError for another status, DaemonUnreachable when it breaks off."""
         body = self._read()
         if self._response.status not in accept:
             raise self._error(body)
-        try:
-            return json.loads(body)
-        except ValueError as error:
-            raise AcuError("the daemon's answer is not JSON: is it an ACU?") from error
+        return json_object(body)
 
     def events(self) -> Iterator[dict[str, Any]]:
         """The payloads of a stream of server-sent events, until [DONE]. Raises ApiError, also for one in the stream."""
@@ -169,6 +199,8 @@ class Answer:
         while True:
             try:
                 line = self._response.readline(MAX_LINE)
+            except TimeoutError as error:
+                raise DaemonUnreachable(f"the daemon {silent(self._timeout_s)}") from error
             except (OSError, http.client.HTTPException) as error:
                 raise DaemonUnreachable("the daemon went away in the middle of the answer") from error
             if not line:
@@ -178,21 +210,25 @@ class Answer:
             data = line[5:].strip()
             if data == b"[DONE]":
                 return
-            event = json.loads(data)
+            event = json_object(data)
             if "error" in event:
-                raise ApiError(str(event["error"].get("message", event["error"])), status=200)
+                failure = event["error"]
+                text = failure.get("message", failure) if isinstance(failure, dict) else failure
+                raise ApiError(str(text), status=200)
             yield event
 
     def _read(self) -> bytes:
         try:
             return self._response.read()
+        except TimeoutError as error:
+            raise DaemonUnreachable(f"the daemon {silent(self._timeout_s)}") from error
         except (OSError, http.client.HTTPException) as error:
             raise DaemonUnreachable("the daemon went away in the middle of the answer") from error
 
     def _error(self, body: bytes) -> ApiError:
         try:
             message = str(json.loads(body)["error"]["message"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             message = body[:200].decode(errors="replace").strip() or f"HTTP {self._response.status}"
         after = self._response.headers.get("retry-after-ms")
         try:
@@ -200,3 +236,14 @@ class Answer:
         except ValueError:
             retry_after_s = None
         return ApiError(message, status=self._response.status, retry_after_s=retry_after_s)
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in an answer. Raises AcuError for anything else."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise AcuError("the daemon's answer is not JSON: is it an ACU?") from error
+    if not isinstance(value, dict):
+        raise AcuError("the daemon's answer is not what an ACU says: is it one?")
+    return value

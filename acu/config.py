@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from acu.config_document import overlay, parse_value, read_document
-from acu.config_fields import Problem, check
+from acu.config_fields import Problem, check, shown
 from acu.errors import ConfigError
 from agentflow.config import Mebibytes, ModelConfig, SchedulerConfig, Seconds
 
@@ -55,7 +55,7 @@ class NetworkConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     api_keys_file: Annotated[
         str | None,
         Meta(
-            description="YAML file of API keys, readable by its owner alone; read again on SIGHUP. null: no keys asked."
+            description="YAML file of API keys, not readable by others (mode 600 or 640); read again on SIGHUP. null: no keys asked."
         ),
     ] = None
     tls_cert_file: Annotated[
@@ -194,7 +194,7 @@ def load(
     for path, origin, value in (*variables(environ, problems), *((p, *f) for p, f in (flags or {}).items())):
         overlay(document, path, anchored(path, value, Path.cwd()), origin, problems)
         origins[path] = origin
-    problems += check(document, AcuConfig)
+    problems += unfit_texts(document) or check(document, AcuConfig)
     if not problems:
         config = msgspec.convert(document, AcuConfig)
         problems += contradictions(config)
@@ -221,7 +221,11 @@ def variables(environ: Mapping[str, str], problems: list[Problem]) -> Iterator[t
         if "__" not in name:
             problems.append(Problem(name, "unknown variable; a field's is ACU_SECTION__FIELD"))
             continue
-        path = ".".join(part.lower() for part in name.removeprefix("ACU_").split("__"))
+        parts = name.removeprefix("ACU_").lower().split("__")
+        if not all(parts):
+            problems.append(Problem(name, "unknown variable; a field's is ACU_SECTION__FIELD"))
+            continue
+        path = ".".join(parts)
         yield path, name, parse_value(name, environ[name], problems)
 
 
@@ -247,7 +251,12 @@ def anchored(path: str, value: Any, folder: Path) -> Any:
         is_path = value.startswith(("./", "../", "~", "/"))
     if not is_path or not isinstance(value, str) or value in {"", "auto"}:
         return value
-    return os.path.normpath(folder / Path(value).expanduser())
+    try:
+        return os.path.normpath(folder / Path(value).expanduser())
+    except ValueError:  # a text that no path can be; `unfit_texts` tells
+        return value
+    except RuntimeError as error:
+        raise ConfigError([f"{path}: {value!r}: this user's home folder is not known; write the path out"]) from error
 
 
 def anchor_paths(document: dict[str, Any], folder: Path, prefix: str = "") -> None:
@@ -320,6 +329,23 @@ def split_address(address: str) -> tuple[str, int]:
         return str(ipaddress.ip_address(host)), int(port)
     except ValueError:
         raise ValueError(f"{host!r} is not an IP address; names other than localhost are not looked up") from None
+
+
+def unfit_texts(value: Any, path: str = "") -> list[Problem]:
+    """Texts that neither a file's name nor an answer can carry."""
+    if isinstance(value, dict):
+        keys = [problem for key in value for problem in unfit_texts(key, f"{path}.{key}" if path else str(key))]
+        inner = [unfit_texts(item, f"{path}.{key}" if path else str(key)) for key, item in value.items()]
+        return keys + [problem for found in inner for problem in found]
+    if isinstance(value, list):
+        return [problem for index, item in enumerate(value) for problem in unfit_texts(item, f"{path}[{index}]")]
+    if not isinstance(value, str):
+        return []
+    try:
+        fit = b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:
+        fit = False
+    return [] if fit else [Problem(path, f"{shown(value)}: holds a NUL or half of a surrogate pair; take it out")]
 
 
 def contradictions(config: AcuConfig) -> list[Problem]:

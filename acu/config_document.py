@@ -58,7 +58,7 @@ def parse_value(source: str, text: str, problems: list[Problem]) -> Any:
     except ConfigError as error:
         problems.append(Problem(source, str(error).removeprefix(f"{source}: ")))
         return None
-    problems += builder.problems
+    problems += [Problem(source, f"{problem.path}: {problem.message}") for problem in builder.problems]
     return value
 
 
@@ -93,6 +93,8 @@ class _Builder:
             raise ConfigError([f"{where}: not YAML: {error.problem}"]) from error
         except yaml.YAMLError as error:
             raise ConfigError([f"{self.source}: not YAML: {' '.join(str(error).split())}"]) from error
+        except (ValueError, OverflowError) as error:  # PyYAML's own, for "\\UFFFFFFFF" and for %YAML with 5000 digits
+            raise ConfigError([f"{self.source}: not YAML: a number that cannot be"]) from error
         return None if node is None else self._value(node, "")
 
     def _scan(self, tokens: Iterator[yaml.Token]) -> None:

@@ -111,7 +111,7 @@ def nearest(key: str, known: dict[str, Any]) -> str:
 
 def shown(value: Any) -> str:
     """The value as a message repeats it."""
-    text = repr(value)
+    text = "null" if value is None else repr(value)
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
 
 

@@ -7,6 +7,7 @@ AcuError
 │   └── SocketInUse         another daemon serves the unix socket, or something else lies at its path
 ├── DaemonUnreachable     a client command found nobody at the socket or address
 ├── ApiError              the daemon answered a client command with an error
+├── UnknownAnswer         whoever answered a client command does not speak as an ACU does
 ├── ModelError            the model cache: catalogue, pull, verify, load
 │   ├── ModelNotFound       no such name, folder or hub id
 │   ├── ModelIncomplete     not in the cache, or its files are not those of its manifest
@@ -53,6 +54,13 @@ class ApiError(AcuError):
         super().__init__(message)
         self.status = status
         self.retry_after_s = retry_after_s
+
+
+class UnknownAnswer(AcuError):
+    """The answer to a client command lacks what this version of ACU reads in it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"the answer to {path} is not what this acu expects: is it an ACU, and of the same version?")
 
 
 class ModelError(AcuError):

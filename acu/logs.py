@@ -94,6 +94,16 @@ PRETTY_REQUEST_FIELDS = (
 STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
+def printable(text: str, keep: str = "") -> str:
+    r"""The text with what could drive a terminal (control and format characters, lone surrogates) escaped: `\x1b`.
+
+    Characters in `keep` stay as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
 def renderer(style: Literal["json", "pretty"]) -> Callable[[logging.LogRecord], str]:
     """A function that turns a record into text without its final newline."""
     import structlog
@@ -121,6 +131,12 @@ def renderer(style: Literal["json", "pretty"]) -> Callable[[logging.LogRecord], 
             del fields["logger"]
         if record.exc_text:
             fields["exception"] = record.exc_text
+        if not json:
+            fields = {name: printable(value) if isinstance(value, str) else value for name, value in fields.items()}
+            # What has lines keeps them; those of a message are indented, so that none looks like a record.
+            fields["event"] = printable(str(record.msg), keep="\n\t").replace("\n", "\n    ")
+            if record.exc_text:
+                fields["exception"] = printable(record.exc_text, keep="\n\t")
         rendered = render(None, record.levelname.lower(), stamp(None, "", fields))
         return rendered if isinstance(rendered, str) else rendered.decode()
 

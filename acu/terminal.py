@@ -9,6 +9,9 @@ from types import TracebackType
 from typing import Protocol, Self, TextIO
 
 from acu.config import history_file, process_environment
+from acu.logs import printable
+
+LINES = "\n\t"
 
 
 class LineReader(Protocol):
@@ -64,7 +67,7 @@ class TerminalReader:
 
     def note(self, text: str) -> None:
         """As LineReader.note; dimmed."""
-        sys.stdout.write(f"\x1b[2m{text}\x1b[0m\n")
+        sys.stdout.write(f"\x1b[2m{printable(text, keep=LINES)}\x1b[0m\n")
         sys.stdout.flush()
 
 
@@ -86,7 +89,7 @@ class PipeReader:
 
     def note(self, text: str) -> None:
         """As LineReader.note."""
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{printable(text, keep=LINES)}\n")
 
 
 class ProgressLine:
@@ -108,6 +111,7 @@ class ProgressLine:
 
     def show(self, text: str) -> None:
         """Replace the line."""
+        text = printable(text)
         if text == self._shown:
             return
         self._shown = text

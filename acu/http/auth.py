@@ -5,6 +5,8 @@ A key ring is an immutable value read from a file (YAML or JSON), a list of
     - {name: ci, key: sk-..., tenant: team-a, scopes: [inference]}
     - {name: ops, key_sha256: <64 hex digits>, scopes: [inference, admin]}
 
+It is read by the same strict reader as the configuration, and what is wrong with it is told without quoting it.
+
 `Keys` holds the ring in use; `reload` replaces it as a whole, or keeps it when the file is not valid. A presented key is
 hashed and compared with every entry in constant time, so that neither the order nor a near miss shows in the timing.
 
@@ -19,15 +21,18 @@ import hashlib
 import hmac
 import logging
 import os
+import re
 import stat
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 from msgspec import Meta, Struct
 
+from acu.config_document import MAX_BYTES, parse_value
+from acu.config_fields import Problem
 from acu.http.errors import BadRequest, HttpError, KeyFileError
 from acu.http.exchange import Peer
 from agentflow.messages import Caller
@@ -73,24 +78,57 @@ class KeyRing(Struct, frozen=True):
 
 
 def load_key_ring(path: Path) -> KeyRing:
-    """Read the file. Raises KeyFileError with what to do."""
-    import yaml  # only where there are keys: a daemon without them starts sooner
-
+    """Read the file. Raises KeyFileError with what to do, and nothing else."""
+    document = _plain_document(path)
     try:
-        mode = path.stat().st_mode
-        if mode & (stat.S_IROTH | stat.S_IWOTH):
-            raise KeyFileError(f"{path} can be read or written by everybody. Run: chmod o-rw {path}")
-        document = yaml.safe_load(path.read_bytes())
+        return KeyRing(_keys(msgspec.convert(document, list[KeyEntry]), path))
+    except msgspec.ValidationError as error:
+        why = _without_content(str(error))
+        raise KeyFileError(f"{path}: {why}. Expected a list of {{name, key, tenant, scopes}}.") from None
+    except UnicodeEncodeError:
+        raise KeyFileError(f"{path}: a key holds half of a surrogate pair, which no client can send.") from None
+
+
+def _plain_document(path: Path) -> Any:
+    try:
+        content = _read_private(path)
     except OSError as error:
         raise KeyFileError(f"{path}: {error.strerror}. Name a readable file in network.api_keys_file.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        # The parser's own words quote the file, keys included.
-        raise KeyFileError(f"{path} is neither YAML nor JSON.{_line(error)}") from None
+    if len(content) > MAX_BYTES:
+        raise KeyFileError(f"{path} is larger than {MAX_BYTES} bytes.")
+    problems: list[Problem] = []
     try:
-        entries = msgspec.convert(document, list[KeyEntry])
-    except msgspec.ValidationError as error:
-        raise KeyFileError(f"{path}: {error}. Expected a list of {{name, key, tenant, scopes}}.") from None
-    return KeyRing(_keys(entries, path))
+        document = parse_value("line", content.decode("utf-8-sig"), problems)
+    except UnicodeDecodeError:
+        raise KeyFileError(f"{path} is neither YAML nor JSON in UTF-8.") from None
+    if problems:
+        # The parser's own words quote the file, keys included: only the line is taken from them.
+        line = re.search(r"\bline[: ](\d+)\b", problems[0].message)
+        where = f" The mistake is near line {line[1]}." if line else ""
+        raise KeyFileError(
+            f"{path} is neither plain YAML (no tag, anchor or field given twice, not nested deeply) nor JSON.{where}"
+        )
+    return document
+
+
+def _read_private(path: Path) -> bytes:
+    """At most MAX_BYTES and one of a regular file. Never waits: nobody may ever write into a FIFO."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISREG(mode):
+            raise KeyFileError(f"{path} is not a regular file. Name one in network.api_keys_file.")
+        if mode & (stat.S_IROTH | stat.S_IWOTH):
+            raise KeyFileError(f"{path} can be read or written by everybody. Run: chmod o-rw {path}")
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return file.read(MAX_BYTES + 1)
+    finally:
+        os.close(fd)
+
+
+def _without_content(why: str) -> str:
+    """msgspec's words without the name or value that they quote from the file."""
+    return re.sub(r"(unknown field|enum value) (`.*?`|'.*?'|-?\d+)(?=$| - at )", r"\1", why, flags=re.DOTALL)
 
 
 def _keys(entries: list[KeyEntry], path: Path) -> tuple[Key, ...]:
@@ -107,11 +145,6 @@ def _keys(entries: list[KeyEntry], path: Path) -> tuple[Key, ...]:
             raise KeyFileError(f"{path}: '{entry.name}' is there twice, by its name or by its key.")
         keys.append(Key(digest, entry.name, entry.tenant, frozenset(entry.scopes)))
     return tuple(keys)
-
-
-def _line(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    return "" if mark is None else f" The mistake is near line {mark.line + 1}."
 
 
 class Keys:
@@ -162,7 +195,9 @@ class Gate:
         host = request.headers.get("Host", "").lower()
         if not host and request.version >= HttpVersion11:
             raise BadRequest("The request has no Host header.", code="invalid_header")
-        if self._keys is None and peer.kind == "tcp" and host and _name_of(host) not in self._hosts:
+        # A key proves a program; without one, /metrics is open to loopback even where keys are asked.
+        keyless = self._keys is None or "Authorization" not in request.headers
+        if keyless and peer.kind == "tcp" and host and _name_of(host) not in self._hosts:
             raise HttpError(
                 403,
                 f"The name '{host[:64]}' is not served here; add it to network.allowed_hosts.",

@@ -92,4 +92,6 @@ def _readiness(model: ModelStatus) -> ModelReadiness:
     if model.ready or not model.engines:
         return ModelReadiness(model.name, model.ready, "ready" if model.ready else "waiting", None)
     best = max(model.engines, key=lambda engine: engine.fraction or 0.0)
+    if best.state == "ready":  # it has failed, and its supervisor has not seen it yet
+        return ModelReadiness(model.name, ready=False, stage="restarting", fraction=None)
     return ModelReadiness(model.name, ready=False, stage=best.stage or best.state, fraction=best.fraction)

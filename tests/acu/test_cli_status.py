@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from rich.console import Console
 
@@ -65,6 +66,27 @@ def test_watch_goes_on_until_it_is_interrupted(daemon: DaemonFactory) -> None:
     process.send_signal(2)
     process.communicate()
     assert process.returncode == 130
+
+
+def test_watch_through_a_pipe_is_plain_and_ends_with_the_pipe(daemon: DaemonFactory) -> None:
+    running = daemon()
+    command = f"{sys.executable} -m acu status --socket {running.socket} --watch | head -n 40; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, env=running.environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("scripted-embed/0") > 1
+    assert "\x1b" not in done.stdout
+
+
+def test_output_that_cannot_be_written_is_one_line(daemon: DaemonFactory) -> None:
+    running = daemon()
+    command = [sys.executable, "-m", "acu", "status", "--socket", str(running.socket)]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            command, cwd=ROOT, env=running.environ, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "acu: the output cannot be written: No space left on device\n")
 
 
 def test_a_duration_is_told_in_the_units_that_fit() -> None:

@@ -214,3 +214,24 @@ def test_a_model_is_known_by_its_served_name_its_key_and_its_own_name() -> None:
 def test_a_configuration_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         AcuConfig().network = NetworkConfig()  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("path", ['"/x/\\ud800"', '"/x/\\0"', '"~\\0"', '"~\\ud800/x"'])
+def test_a_text_that_no_path_can_be_is_refused(tmp_path: Path, path: str) -> None:
+    (found,) = problems(tmp_path, f"network: {{unix_socket: {path}}}")
+    assert found.startswith("network.unix_socket: ")
+    assert "NUL or half of a surrogate pair" in found
+
+
+def test_a_path_below_the_home_of_nobody_is_refused(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, "network: {unix_socket: ~no-such-user/x}")
+    assert found.startswith("network.unix_socket: '~no-such-user/x': this user's home folder is not known")
+
+
+def test_a_variable_that_is_wrong_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load({"HOME": str(tmp_path), "ACU___X": "1", "ACU_SCHEDULER__QUEUE_LIMIT": ""})
+    assert refused.value.problems == (
+        "ACU___X: unknown variable; a field's is ACU_SECTION__FIELD",
+        "scheduler.queue_limit: null: expected integer 1..100000 (ACU_SCHEDULER__QUEUE_LIMIT)",
+    )

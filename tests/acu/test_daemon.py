@@ -289,6 +289,15 @@ def test_sighup_reloads_the_keys_and_names_what_needs_a_restart(daemon: DaemonFa
     running.signal(signal.SIGHUP)
     until(lambda: running.events().count("reloaded") == 2, "the second reload")
     assert models_status(running, "sk-two-000000000000") == 200, "broken keys leave the old ones in use"
+    for count, broken in enumerate(('- !!int "zz"', "[" * 3000, '- {name: x, key: "\\ud800sk-00000000000000"}'), 3):
+        keys.write_text(broken)
+        running.signal(signal.SIGHUP)
+        until(lambda count=count: running.events().count("reloaded") == count, "another reload")  # type: ignore[misc]
+    keys.unlink()
+    os.mkfifo(keys, 0o600)
+    running.signal(signal.SIGHUP)
+    until(lambda: running.events().count("reloaded") == 6, "the reload of a FIFO")
+    assert models_status(running, "sk-two-000000000000") == 200, "whatever the file is"
     assert "sk-" not in running.log.read_text()
 
 

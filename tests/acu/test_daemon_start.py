@@ -96,6 +96,15 @@ def test_keys_that_everybody_can_read_are_refused(tmp_path: Path, clean_environ:
     assert "chmod" in text
 
 
+def test_keys_that_are_no_yaml_are_refused(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text('- !!int "zz"')
+    keys.chmod(0o600)
+    text = refusal(tmp_path, clean_environ, {"network": {"api_keys_file": str(keys)}}, *SCRIPTED)
+    assert text.startswith("network.api_keys_file: ")
+    assert "near line 1" in text
+
+
 def test_keys_that_are_missing_are_refused(tmp_path: Path, clean_environ: dict[str, str]) -> None:
     text = refusal(tmp_path, clean_environ, {"network": {"api_keys_file": str(tmp_path / "none")}}, *SCRIPTED)
     assert text.startswith("network.api_keys_file: ")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from acu import logs
-from acu.logs import LogThread, log_style, renderer
+from acu.logs import LogThread, log_style, printable, renderer
 
 
 @pytest.fixture(autouse=True)
@@ -113,3 +113,20 @@ def test_the_log_is_json_under_systemd_even_on_a_terminal(monkeypatch: pytest.Mo
     assert log_style("auto", under_systemd=True) == "json"
     assert log_style("auto", under_systemd=False) == "pretty"
     assert log_style("json", under_systemd=False) == "json"
+
+
+def test_a_pretty_line_escapes_what_would_drive_the_terminal() -> None:
+    record = logging.makeLogRecord(
+        {"name": "x", "levelname": "INFO", "msg": "one\x1b[2J\nforged", "exc_text": "E\x1b[3J"}
+    )
+    record.__dict__.update({"model": "m\x1b]0;owned\x07", "why": "\ud800\u202e", "many": ["\x1b[4J"]})
+    text = renderer("pretty")(record)
+    for hostile in ("\x1b[2J", "\x1b[3J", "\x1b[4J", "\x1b]", "\x07", "\ud800", "\u202e", "\nforged"):
+        assert hostile not in text
+    for shown in ("one\\x1b[2J\n    forged", "m\\x1b]0;owned\\x07", "\\ud800\\u202e", "E\\x1b[3J"):
+        assert shown in text
+
+
+def test_printable_leaves_what_people_read_alone() -> None:
+    assert printable("caf\u00e9 \u4e2d") == "caf\u00e9 \u4e2d"
+    assert printable("a\nb\x9b", keep="\n") == "a\nb\\x9b"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,12 @@ def test_metrics_are_open_to_loopback_and_to_keys(keys: Keys) -> None:
     assert refused(keys, REMOTE, "loopback").status == 401
 
 
+def test_metrics_without_a_key_are_not_for_a_page_behind_a_rebound_name(keys: Keys) -> None:
+    rebound = {"Host": "evil.example:8228"}
+    assert refused(keys, LOCAL, "loopback", rebound).code == "host_not_allowed"
+    assert admit(keys, LOCAL, "loopback", {**rebound, **bearer(OPS)}).admin
+
+
 def test_foreign_origins_are_refused_with_keys_too(keys: Keys) -> None:
     assert refused(keys, LOCAL, headers={"Origin": "https://evil.example", **bearer(SECRET)}).status == 403
 
@@ -210,6 +217,37 @@ def test_a_file_that_cannot_be_used_says_why_and_shows_no_key(tmp_path: Path, te
     with pytest.raises(KeyFileError, match=why) as caught:
         load_key_ring(write(tmp_path, text))
     assert "sk-0123" not in str(caught.value)
+
+
+BROKEN = {
+    "a tag": '- !!int "zz"',
+    "deep": "[" * 3000,
+    "a date that is none": "- {name: x, key: 2026-99-99}",
+    "half of a surrogate pair": '- {name: x, key: "\\ud800sk-0123456789abcdef"}',
+    "a long number": "- {name: x, key: " + "7" * 6000 + "}",
+    "a zone that is none": "- 2001-01-01 00:00:00 +99:99",
+    "no code point": '- {name: x, key: "\\UFFFFFFFF"}',
+    "a long version": "%YAML " + "1" * 5000 + ".1\n---\n- a",
+    "an anchor": "- &a {name: x, key: sk-0123456789abcdef}\n- *a",
+    "a field twice": "- {name: x, name: x, key: sk-0123456789abcdef}",
+    "a key in a name's place": "- {sk-0123456789abcdef: x}",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
+def test_whatever_is_wrong_with_the_file_is_one_kind_of_error_that_does_not_quote_it(tmp_path: Path, text: str) -> None:
+    with pytest.raises(KeyFileError) as caught:
+        load_key_ring(write(tmp_path, text))
+    assert str(tmp_path) in str(caught.value)
+    assert "sk-0123" not in str(caught.value)
+    assert "777" not in str(caught.value)
+
+
+def test_a_fifo_a_folder_and_a_device_are_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    for path in (tmp_path / "fifo", tmp_path, Path("/dev/null")):
+        with pytest.raises(KeyFileError, match="is not a regular file"):
+            load_key_ring(path)
 
 
 def test_no_file_says_where_to_name_one(tmp_path: Path) -> None:
