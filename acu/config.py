@@ -55,7 +55,7 @@ class NetworkConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     api_keys_file: Annotated[
         str | None,
         Meta(
-            description="YAML file of API keys, not readable by others (mode 600 or 640); read again on SIGHUP. null: no keys asked."
+            description="YAML file of API keys, not readable by others (mode 600, 640); read again on SIGHUP. null: none asked."
         ),
     ] = None
     tls_cert_file: Annotated[

@@ -1,7 +1,8 @@
 """What the front end alone can carry: ACU with the scripted engine, so that no model costs anything.
 
 Two loads on one daemon: as many tokens and as many requests a second as one core takes, and many open streams at an
-agent's pace (20 tokens/s each), with the event loop's lag and the memory that a stream costs.
+agent's pace (20 tokens/s each), with the event loop's lag and the memory that a stream costs. The daemon has one core to
+itself, and the load generator the others.
 
     python -m benchmarks.frontend [--rounds 3] [--streams 1000] [--json]
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from acu.client import Client, Target
 from benchmarks.report import last_line, table
 from benchmarks.server import NotMeasured, Server, free_port
 
@@ -48,21 +51,24 @@ def start(folder: Path, name: str, tokens_per_s: float, streams: int) -> Server:
     )
     command = [sys.executable, "-m", "acu", "serve", "--engine", "scripted", "-c", str(config)]
     server = Server(name, command, port, "/readyz", folder / f"{name}.log")
+    front, others = split_cores()
+    os.sched_setaffinity(0, front)  # inherited by the daemon
     server.start()
+    os.sched_setaffinity(0, others)  # inherited by the load generators
     server.wait(60)
     return server
 
 
+def split_cores() -> tuple[set[int], set[int]]:
+    """One core for the front end and the others for what loads it; all for both where there is only one."""
+    cores = sorted(os.sched_getaffinity(os.getppid()))
+    return ({cores[0]}, set(cores[1:])) if len(cores) > 1 else (set(cores), set(cores))
+
+
 def loop_lag_p99_ms(server: Server, folder: Path) -> float:
     """The daemon's own figure, in milliseconds, over the last ten seconds."""
-    output = subprocess.run(
-        [sys.executable, "-m", "acu", "status", "--json", "--socket", str(folder / f"{server.name}.sock")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    return float(json.loads(output.stdout)["daemon"]["loop_lag_p99_ms"])
+    client = Client(Target(sockets=(folder / f"{server.name}.sock",)), 30.0)
+    return float(client.get("/acu/v1/status")["daemon"]["loop_lag_p99_ms"])
 
 
 def flat_out(folder: Path, rounds: int) -> dict[str, list[float]]:
