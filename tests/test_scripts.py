@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import time
 import tomllib
@@ -73,7 +74,9 @@ def test_dev_adds_only_what_the_engines_lack() -> None:
 
 def test_what_is_installed_is_what_is_locked() -> None:
     """Every locked package, at its version, with all that it requires; and torch is the CPU build."""
-    installed = {canonicalize_name(d.metadata["Name"]): d for d in importlib.metadata.distributions()}
+    # The environment's own folder alone: setuptools, once imported, adds a folder of vendored copies to sys.path.
+    folder = [sysconfig.get_path("purelib")]
+    installed = {canonicalize_name(d.metadata["Name"]): d for d in importlib.metadata.distributions(path=folder)}
     engine = "gpu" if "vllm" in installed else "cpu"
     versions = locked(engine) | locked("dev") | (locked("torch-cpu") if engine == "cpu" else {})
     assert {name: installed[name].version if name in installed else None for name in versions} == versions
