@@ -57,7 +57,11 @@ class RunningDaemon:
 
     def log_lines(self) -> list[dict[str, Any]]:
         """The log so far, one object a line."""
-        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{") and line.endswith("}")]
+        return [
+            json.loads(line)
+            for line in self.log.read_text().splitlines()
+            if line.startswith("{") and line.endswith("}")
+        ]
 
     def events(self) -> list[str]:
         """What the log says happened."""
