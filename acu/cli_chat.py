@@ -50,8 +50,7 @@ def run(args: argparse.Namespace) -> int:
     client = Client(target)
     settings = Settings(model=args.model, temperature=args.temperature, max_tokens=args.max_tokens)
     conversation = Conversation(args.system)
-    if not args.no_wait:
-        wait_until_ready(Client(target, READY_TIMEOUT_S))
+    wait_until_ready(Client(target, READY_TIMEOUT_S), wait=not args.no_wait)
     if args.once is not None:
         return once(client, settings, conversation, args.once)
     reader: LineReader = TerminalReader() if sys.stdin.isatty() and sys.stdout.isatty() else PipeReader(sys.stdin)
@@ -70,8 +69,11 @@ def once(client: Client, settings: Settings, conversation: Conversation, text: s
     return EXIT_OK
 
 
-def wait_until_ready(client: Client) -> None:
-    """Show how far the models are until all take work. Nothing is shown when they do already."""
+def wait_until_ready(client: Client, *, wait: bool = True) -> None:
+    """Show how far the models are until all take work; without `wait`, raise AcuError when they do not.
+
+    Nothing is shown when they do already.
+    """
     from acu.terminal import ProgressLine
 
     with ProgressLine() as line:
@@ -83,6 +85,8 @@ def wait_until_ready(client: Client) -> None:
                 text = loading_text(readiness)
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 raise UnknownAnswer("/readyz") from error
+            if not wait:
+                raise AcuError(f"not ready: {text}")
             line.show(text)
             time.sleep(READY_POLL_S)
 

@@ -222,3 +222,10 @@ def test_loading_names_the_models_that_are_not_ready() -> None:
     ]
     assert loading_text({"ready": False, "reason": "b loads", "models": models}) == "loading b: loading 50%"
     assert loading_text({"ready": False, "reason": "draining", "models": []}) == "draining"
+
+
+def test_without_waiting_it_fails_while_the_model_loads_and_says_how_far_it_is(daemon: DaemonFactory) -> None:
+    running = daemon(script={"start_s": 30.0}, ready=False)
+    done = acu("chat", "--socket", str(running.socket), "--no-wait", "--once", "hi", environ=running.environ)
+    assert done.returncode == 1
+    assert done.stderr.startswith("acu: not ready: loading scripted")
