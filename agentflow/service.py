@@ -60,7 +60,6 @@ class Service:
         on_engine_change: Callable[[Supervisor[Any]], None] = lambda _: None,
     ) -> None:
         self._config = config
-        self._on_run_end = on_run_end
         self._on_engine_change = on_engine_change
         self._scheduler = Scheduler(config, on_run_end)
         self._grammar_limits = grammar.GrammarLimits.of(config)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from acu.models import pull
 from agentflow.config import ModelConfig
 from agentflow.engine.encoder import Encoder
 from agentflow.errors import ContextLengthExceeded, EngineDied, EngineStartFailed
@@ -145,9 +146,8 @@ SENTENCES = [
 
 
 async def test_the_nearest_of_ten_sentences_is_the_right_one(real_model_cache: Path) -> None:
+    pull("all-minilm-l6-v2", real_model_cache)
     path = real_model_cache / "all-minilm-l6-v2"
-    if not path.exists():
-        pytest.skip("all-minilm-l6-v2 is not in the model cache (acu models pull all-minilm-l6-v2)")
     tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
