@@ -2,7 +2,8 @@
 
 Two loads on one daemon: as many tokens and as many requests a second as one core takes, and many open streams at an
 agent's pace (20 tokens/s each), with the event loop's lag and the memory that a stream costs. The daemon has one core to
-itself, and the load generator the others.
+itself, and the load generator the others. The second load alternates with a control on the same core: a loop that
+writes constant bytes at the same pace and does nothing else (bare.py), which tells what is the machine's.
 
     python -m benchmarks.frontend [--rounds 3] [--streams 1000] [--json]
 """
@@ -17,10 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
+from collections import defaultdict
 from pathlib import Path
 
 from acu.client import Client, Target
-from benchmarks.report import last_line, table
+from benchmarks.report import last_line, percentile, table
 from benchmarks.server import NotMeasured, Server, free_port
 
 MODEL = "scripted"
@@ -50,9 +53,20 @@ def start(folder: Path, name: str, tokens_per_s: float, streams: int) -> Server:
         )
     )
     command = [sys.executable, "-m", "acu", "serve", "--engine", "scripted", "-c", str(config)]
-    server = Server(name, command, port, "/readyz", folder / f"{name}.log")
+    return on_its_core(Server(name, command, port, "/readyz", folder / f"{name}.log"))
+
+
+def start_bare(folder: Path) -> Server:
+    """The control."""
+    port = free_port()
+    command = [sys.executable, "-m", "benchmarks.bare", "--port", str(port)]
+    return on_its_core(Server("bare", command, port, "/lag", folder / "bare.log"))
+
+
+def on_its_core(server: Server) -> Server:
+    """Start it on the first core, wait until it is ready, and leave the others to the load generators."""
     front, others = split_cores()
-    os.sched_setaffinity(0, front)  # inherited by the daemon
+    os.sched_setaffinity(0, front)  # inherited by the server
     server.start()
     os.sched_setaffinity(0, others)  # inherited by the load generators
     server.wait(60)
@@ -66,9 +80,12 @@ def split_cores() -> tuple[set[int], set[int]]:
 
 
 def loop_lag_p99_ms(server: Server, folder: Path) -> float:
-    """The daemon's own figure, in milliseconds, over the last ten seconds."""
-    client = Client(Target(sockets=(folder / f"{server.name}.sock",)), 30.0)
-    return float(client.get("/acu/v1/status")["daemon"]["loop_lag_p99_ms"])
+    """The server's own figure, in milliseconds, over the last ten seconds."""
+    if server.name != "bare":
+        client = Client(Target(sockets=(folder / f"{server.name}.sock",)), 30.0)
+        return float(client.get("/acu/v1/status")["daemon"]["loop_lag_p99_ms"])
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/lag", timeout=30) as answer:
+        return float(json.load(answer))
 
 
 def flat_out(folder: Path, rounds: int) -> dict[str, list[float]]:
@@ -89,36 +106,54 @@ def flat_out(folder: Path, rounds: int) -> dict[str, list[float]]:
     return figures
 
 
-def paced(folder: Path, rounds: int, streams: int) -> dict[str, list[float]]:
-    """The loop's lag and the memory of a stream while `streams` of them run at PACE."""
-    figures: dict[str, list[float]] = {"loop_lag_p99_ms": [], "tokens_s": [], "cores": [], "kib_a_stream": []}
-    server = start(folder, "paced", PACE, streams)
+def paced(folder: Path, rounds: int, streams: int) -> dict[str, dict[str, list[float]]]:
+    """The lag, CPU and memory of the daemon and of the control, while `streams` run at PACE on each in turn."""
+    servers: list[Server] = []
+    figures: dict[str, dict[str, list[float]]] = {"paced": defaultdict(list), "bare": defaultdict(list)}
     try:
-        server.load(MODEL, 16, 16, 8)
-        for _ in range(rounds):
-            idle_mb = server.rss_mb()
-            command = [
-                *(sys.executable, "-m", "benchmarks.loadgen", "--port", str(server.port), "--model", MODEL),
-                *("--concurrency", str(streams), "--requests", str(streams), "--max-tokens", str(TOKENS)),
-            ]
-            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
-                time.sleep(3)  # every stream is open
-                before, at = server.cpu_s(), time.monotonic()
-                time.sleep(10)
-                cores = (server.cpu_s() - before) / (time.monotonic() - at)
-                lag = loop_lag_p99_ms(server, folder)
-                busy_mb = server.rss_mb()
-                output, _ = client.communicate(timeout=120)
-            seen = json.loads(output.splitlines()[-1])
-            if client.returncode or seen["errors"] or seen["tokens"] != streams * TOKENS:
-                raise NotMeasured(f"{seen['errors']} errors, {seen['tokens']} tokens of {streams * TOKENS}")
-            figures["loop_lag_p99_ms"].append(lag)
-            figures["tokens_s"].append(seen["tokens"] / seen["wall_s"])
-            figures["cores"].append(cores)
-            figures["kib_a_stream"].append((busy_mb - idle_mb) * 1024 / streams)
+        servers.append(start(folder, "paced", PACE, streams))
+        servers.append(start_bare(folder))
+        for server in servers:
+            server.load(MODEL, 16, 16, 8)
+            server.pause()
+        for number in range(rounds):
+            for server in servers if number % 2 == 0 else reversed(servers):
+                server.resume()
+                for key, value in paced_round(server, folder, streams).items():
+                    figures[server.name][key].append(value)
+                server.pause()
     finally:
-        server.stop()
+        for server in servers:
+            server.stop()
     return figures
+
+
+def paced_round(server: Server, folder: Path, streams: int) -> dict[str, float]:
+    """One load on one server; CPU, lag and memory are of ten seconds in its middle."""
+    idle_mb = server.rss_mb()
+    command = [
+        *(sys.executable, "-m", "benchmarks.loadgen", "--port", str(server.port), "--model", MODEL),
+        *("--concurrency", str(streams), "--requests", str(streams), "--max-tokens", str(TOKENS)),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+        time.sleep(3)  # every stream is open
+        before, at = server.cpu_s(), time.monotonic()
+        time.sleep(10)
+        cores = (server.cpu_s() - before) / (time.monotonic() - at)
+        lag_ms = loop_lag_p99_ms(server, folder)
+        busy_mb = server.rss_mb()
+        output, _ = client.communicate(timeout=120)
+    seen = json.loads(output.splitlines()[-1])
+    if client.returncode or seen["errors"] or seen["tokens"] != streams * TOKENS:
+        raise NotMeasured(f"{server.name}: {seen['errors']} errors, {seen['tokens']} tokens of {streams * TOKENS}")
+    return {
+        "loop_lag_p99_ms": lag_ms,
+        "tokens_s": seen["tokens"] / seen["wall_s"],
+        "cores": cores,
+        "itl_p50_ms": percentile(seen["itl"], 0.5) * 1000,
+        "itl_p99_ms": percentile(seen["itl"], 0.99) * 1000,
+        "kib_a_stream": (busy_mb - idle_mb) * 1024 / streams,
+    }
 
 
 def main() -> int:
@@ -136,18 +171,19 @@ def main() -> int:
         print(f"not measured: {error}", file=sys.stderr)
         return 1
 
-    def rows(figures: dict[str, list[float]]) -> list[list[str]]:
-        return [
-            [key, f"{statistics.median(values):.1f}", f"{min(values):.1f} to {max(values):.1f}"]
-            for key, values in figures.items()
-        ]
+    def row(key: str, *columns: list[float]) -> list[str]:
+        return [key, *(f"{statistics.median(c):.2f} ({min(c):.2f} to {max(c):.2f})" for c in columns)]
 
-    header = ["figure", "median", "lowest to highest round"]
-    print(table("64 streams, flat out (a second of wall time, and of the daemon's CPU)", header, rows(fast)))
-    print(table(f"{args.streams} open streams at {PACE} tokens/s each; lag to reach: under 10 ms", header, rows(slow)))
+    header = ["figure", "median (lowest to highest round)"]
+    rows = [row(key, values) for key, values in fast.items()]
+    print(table("64 streams, flat out (a second of wall time, and of the daemon's CPU)", header, rows))
+    ours, bare = slow["paced"], slow["bare"]
+    title = f"{args.streams} open streams at {PACE} tokens/s each; loop lag to reach: under 10 ms"
+    print(table(title, ["figure", "ours", "bare loop"], [row(key, ours[key], bare[key]) for key in ours]))
     if args.json:
         medians = {f"flat_{key}": statistics.median(values) for key, values in fast.items()}
-        medians |= {key: statistics.median(values) for key, values in slow.items()}
+        medians |= {key: statistics.median(values) for key, values in ours.items()}
+        medians |= {f"bare_{key}": statistics.median(values) for key, values in bare.items()}
         print(last_line(medians))
     return 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -43,6 +43,6 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -
     return "\n".join(["", title, *lines])
 
 
-def last_line(figures: dict[str, object]) -> str:
+def last_line(figures: Mapping[str, object]) -> str:
     """The figures as one JSON object, for the last line of the output."""
     return json.dumps(figures, default=lambda value: value.__dict__)

@@ -46,6 +46,11 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if self.answer is not None and self.answers:
             raise ValueError("`answer` and `answers` exclude each other")
 
+    @property
+    def fails(self) -> bool:
+        """Whether the engine dies or hangs of it."""
+        return self.die_after_tokens is not None or self.hang_after_tokens is not None
+
 
 class Script(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Rules, of which the first that matches answers, and what they default to.

@@ -95,7 +95,7 @@ class Cutter:
         whole = self._ascii
         text = self._text(ids, final=False) if whole is None else whole[start : min(upto, self._visible)]
         logprobs = None if self._logprobs is None else self._fake_logprobs(ids)
-        return Delta(text, list(ids), None, None, logprobs, cached_tokens)
+        return Delta(text, ids, None, None, logprobs, cached_tokens)  # bytes are a sequence of ids
 
     def _cut_last(self, start: int, cached_tokens: int) -> Delta:
         plan = self._plan

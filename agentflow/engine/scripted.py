@@ -6,7 +6,7 @@ They are for tests, demos and for measuring everything around an engine. No proc
 and `plan` (see script_plan.py) works out beforehand the whole sequence of tokens, where it ends and why.
 
 **When.** Token k of a stream is due at a fixed point of time, so a late loop causes no drift: whatever is due by then
-comes merged in one delta. A stream has one timer at most, armed only while its reader waits, and streams that begin
+comes merged in one delta. All streams share one timer (`_Clock`), armed only while a reader waits, and streams that begin
 together are put out of phase, so that a thousand of them do not wake the loop all at once.
 
 **Slots.** `max_running` streams run; others wait in order of priority, then of arrival. A stream gives its slot back
@@ -21,9 +21,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 import re
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from time import monotonic
 from typing import Any
 
@@ -35,6 +36,7 @@ from agentflow.tokenizer import ByteTokenizer
 
 _STAGES = ("importing", "loading", "warming")
 _START_TICK_S = 0.05
+_AT_ONCE = 32  # streams that are woken before the loop looks at something else
 _NO_RULE = Rule()
 _GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, are spread as evenly as can be
 
@@ -57,6 +59,7 @@ class ScriptedEngine:
         self._arrivals = 0
         self._prefixes = _PrefixCache()
         self._last_progress_at = 0.0
+        self._clock = _Clock()
 
     @property
     def failure(self) -> EngineFailure | None:
@@ -81,35 +84,37 @@ class ScriptedEngine:
         rule = self._rule(prompt)
         limit = min(request.max_tokens, self._max_model_len - len(prompt))
         cutter = Cutter(plan(self._script, rule, prompt, request.sampling, limit), request.sampling)
-        stream = _Stream(self._arrivals, len(prompt))
+        stream = _Stream(self._arrivals, len(prompt), cutter)
         self._arrivals += 1
         self._streams.add(stream)
+        fault = rule if rule is not None and rule.fails else None
         try:
             await self._admit(stream, request.priority)
             cached = self._prefixes.match(prompt, request.cache_salt)
             pace = _Pace(self._script, rule, stream.number)
             if pace.ttft_s:
                 await self._sleep(stream, pace.ttft_s)
-            pace.begin(monotonic())
             upto = pace.begin(monotonic())
             while True:
                 if self._disturbed:
                     await self._disturbance(stream)
-                if rule is not None:
-                    upto = self._fault(rule, cutter.emitted, upto)
+                if fault is not None:
+                    upto = self._fault(fault, cutter.emitted, upto)
                     if self._disturbed:
                         continue
                 delta = cutter.cut(upto, cached)
-                stream.tokens = stream.prompt_tokens + cutter.emitted
                 self._last_progress_at = monotonic()
                 if delta.finish_reason is not None:
                     self._release(stream)
                     yield delta
                     return
                 yield delta
-                upto, wait_s = pace.next(monotonic(), cutter.emitted)
-                if wait_s > 0:
-                    await self._sleep(stream, wait_s)
+                now = monotonic()
+                upto, due = pace.next(now, cutter.emitted)
+                if due > now:
+                    stream.waiter = waiter = self._clock.loop.create_future()
+                    self._clock.ring(waiter, due)
+                    await waiter
                 elif not pace.interval_s:
                     await asyncio.sleep(0)  # everybody's turn, as between two steps of an engine
         finally:
@@ -189,22 +194,17 @@ class ScriptedEngine:
 
     async def _sleep(self, stream: _Stream, seconds: float | None) -> None:
         """Wait for the time, or (None) for being woken. Raises what the engine fails of as soon as it does."""
-        loop = asyncio.get_running_loop()
-        stream.waiter = loop.create_future()
-        timer = None if seconds is None else loop.call_later(seconds, stream.wake)
-        try:
-            await stream.waiter
-        except asyncio.CancelledError:
-            if timer is not None:
-                timer.cancel()
-            raise
+        stream.waiter = waiter = self._clock.loop.create_future()
+        if seconds is not None:
+            self._clock.ring(waiter, monotonic() + seconds)
+        await waiter
         if self._disturbed:
             await self._disturbance(stream)
 
     async def _disturbance(self, stream: _Stream) -> None:
         """Raise what the engine died of, or be silent until it dies."""
         while self._failure is None:
-            stream.waiter = asyncio.get_running_loop().create_future()
+            stream.waiter = self._clock.loop.create_future()
             await stream.waiter
         raise _again(self._failure)
 
@@ -286,18 +286,78 @@ class ScriptedEmbedder:
 class _Stream:
     """A sequence on the engine: whether it has a slot, how many KV tokens it holds, and what it waits for."""
 
-    __slots__ = ("has_slot", "number", "prompt_tokens", "tokens", "waiter")
+    __slots__ = ("_cutter", "_prompt_tokens", "has_slot", "number", "waiter")
 
-    def __init__(self, number: int, prompt_tokens: int) -> None:
+    def __init__(self, number: int, prompt_tokens: int, cutter: Cutter) -> None:
         self.number = number
-        self.prompt_tokens = prompt_tokens
-        self.tokens = 0
+        self._prompt_tokens = prompt_tokens
+        self._cutter = cutter
         self.has_slot = False
         self.waiter: asyncio.Future[None] | None = None
+
+    @property
+    def tokens(self) -> int:
+        """The KV tokens that it holds: none before its first is out."""
+        emitted = self._cutter.emitted
+        return self._prompt_tokens + emitted if emitted else 0
 
     def wake(self) -> None:
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
+
+
+class _Clock:
+    """Wakes any number of waiters at their times, to the millisecond, with one timer of the loop.
+
+    At most `_AT_ONCE` of them a turn of the loop: when a thousand are due, because the loop is late or because they began
+    together, whoever else waits for the loop comes between them.
+    """
+
+    def __init__(self) -> None:
+        # By the millisecond of `monotonic` that they are due in, and a heap of those milliseconds.
+        self._slots: dict[int, deque[asyncio.Future[None]]] = {}
+        self._order: list[int] = []
+        self._timer: asyncio.Handle | None = None
+
+    @cached_property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that runs. Kept, because to ask for it costs a system call."""
+        return asyncio.get_running_loop()
+
+    def ring(self, waiter: asyncio.Future[None], due: float) -> None:
+        """Give `waiter` its result at the time `due`, unless it is done by then."""
+        slot = int(due * 1000)
+        if (waiters := self._slots.get(slot)) is not None:
+            waiters.append(waiter)
+            return
+        self._slots[slot] = deque((waiter,))
+        heapq.heappush(self._order, slot)
+        if slot == self._order[0]:
+            self._arm(monotonic())
+
+    def _arm(self, now: float) -> None:
+        """Have the first slot waited for, up to its end: timers that are rounded to milliseconds come early."""
+        if self._timer is not None:
+            self._timer.cancel()
+        wait_s = (self._order[0] + 1) / 1000 - now
+        self._timer = self.loop.call_later(wait_s, self._tick) if wait_s > 0 else self.loop.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        now = monotonic()
+        upto = int(now * 1000)
+        left = _AT_ONCE
+        while left and self._order and self._order[0] <= upto:
+            waiters = self._slots[self._order[0]]
+            while left and waiters:
+                waiter = waiters.popleft()
+                if not waiter.done():
+                    waiter.set_result(None)
+                    left -= 1
+            if not waiters:
+                del self._slots[heapq.heappop(self._order)]
+        self._timer = None
+        if self._order:
+            self._arm(now)
 
 
 class _Pace:
@@ -321,14 +381,14 @@ class _Pace:
         return self.per_delta
 
     def next(self, now: float, emitted: int) -> tuple[int, float]:
-        """How many tokens the next delta should reach, and the seconds until it is due (not positive: it is late)."""
+        """How many tokens the next delta should reach, and when it is due (not after `now`: it is late)."""
         upto = emitted + self.per_delta
         if not self.interval_s:
-            return upto, 0.0
-        wait_s = self._origin + (upto - 1) * self.interval_s - now
-        if wait_s <= 0:
+            return upto, now
+        due = self._origin + (upto - 1) * self.interval_s
+        if due <= now:
             upto = max(upto, int((now - self._origin) / self.interval_s) + 1)
-        return upto, wait_s
+        return upto, due
 
 
 class _PrefixCache:

@@ -78,12 +78,13 @@ class Seat:
         self._released = False
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
-        """What the engine generates. Closing it aborts the sequence in the engine and gives the seat back."""
+        """What the engine generates, for one task to read. Closing it aborts the sequence and gives the seat back."""
         run = self.run
         request = GenerateRequest(
             run.id, run.prompt_token_ids, run.sampling, run.max_tokens, run.priority, run.caller.tenant
         )
         with self._held():
+            task = self._task
             async with aclosing(self._engine.generate(request)) as stream:
                 async for delta in stream:
                     count = len(delta.token_ids)
@@ -103,7 +104,7 @@ class Seat:
                     yield delta
                     if self._interrupt is not None:
                         raise self._interrupt
-                    self._task = asyncio.current_task()
+                    self._task = task
 
     async def embed(self, inputs: Sequence[Sequence[int]]) -> Any:
         """The vectors of `inputs` (float32, [len(inputs), dimensions])."""
