@@ -1,10 +1,11 @@
 """ACU against vLLM's own OpenAI server, and against raw AsyncLLM.generate, on the same random 2-layer model.
 
-All servers are up at once; while one is measured the others are stopped (SIGSTOP), and the order turns every round. The
-engines get the same arguments and the same preloaded libraries, as vLLM's documentation advises for a CPU. Front CPU is
-the user + system time of the process that talks to clients, over the tokens that were streamed.
+All servers are up at once; while one is measured the others are stopped (SIGSTOP), and the order turns every round. One
+process can be luckier than another for as long as it lives (where its memory lies, for one), so all of them are started
+anew several times. The engines get the same arguments and the same preloaded libraries, as vLLM's documentation advises
+for a CPU. Front CPU is the user + system time of the process that talks to clients, over the tokens that were streamed.
 
-    python -m benchmarks.serving [--rounds 5] [--json]
+    python -m benchmarks.serving [--starts 3] [--rounds 3] [--json]
 """
 
 from __future__ import annotations
@@ -119,44 +120,54 @@ def measure(server: Server, concurrency: int, requests: int) -> dict[str, float]
     }
 
 
-def run(rounds: int) -> dict[tuple[str, int], dict[str, list[float]]]:
-    """All rounds: figures by (server, concurrency)."""
-    figures: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    with tempfile.TemporaryDirectory(prefix="acu-bench-") as name:
-        folder = Path(name)
-        cache = Path.home() / ".cache/acu/models/smollm2-135m-instruct"
-        if not cache.is_dir():
-            raise NotMeasured(f"no tokenizer in {cache}: run `acu models pull smollm2-135m-instruct` first")
-        all_servers = servers(folder, randommodel.build(cache, folder / "model"))
-        try:
-            for server in all_servers:
-                server.start()
-                server.wait()
-                measure(server, 16, 64)  # compiled, cached and connected before anything counts
-                server.pause()
-            for turn in range(rounds):
-                shift = turn % len(all_servers)
-                for server in [*all_servers[shift:], *all_servers[:shift]]:
-                    server.resume()
-                    for concurrency, requests in REQUESTS.items():
-                        for key, value in measure(server, concurrency, requests).items():
-                            figures[server.name, concurrency][key].append(value)
+Figures = dict[tuple[str, int], dict[str, list[float]]]  # by server and concurrency, then by figure: one a round
+
+
+def run(starts: int, rounds: int) -> Figures:
+    """All rounds of all starts."""
+    figures: Figures = defaultdict(lambda: defaultdict(list))
+    cache = Path.home() / ".cache/acu/models/smollm2-135m-instruct"
+    if not cache.is_dir():
+        raise NotMeasured(f"no tokenizer in {cache}: run `acu models pull smollm2-135m-instruct` first")
+    for start in range(starts):
+        with tempfile.TemporaryDirectory(prefix="acu-bench-") as name:
+            folder = Path(name)
+            all_servers = servers(folder, randommodel.build(cache, folder / "model"))
+            try:
+                for server in all_servers[start % 3 :] + all_servers[: start % 3]:
+                    server.start()
+                    server.wait()
+                    measure(server, 16, 64)  # compiled, cached and connected before anything counts
                     server.pause()
-                    print(f"round {turn + 1}/{rounds}: {server.name} done", file=sys.stderr, flush=True)
-        finally:
-            for server in all_servers:
-                server.stop()
+                for turn in range(rounds):
+                    play_round(all_servers, turn, figures)
+                    print(f"start {start + 1}/{starts}, round {turn + 1}/{rounds}: done", file=sys.stderr, flush=True)
+            finally:
+                for server in all_servers:
+                    server.stop()
     return figures
+
+
+def play_round(all_servers: list[Server], turn: int, figures: Figures) -> None:
+    """Each server in turn, at each concurrency, the others stopped."""
+    shift = turn % len(all_servers)
+    for server in [*all_servers[shift:], *all_servers[:shift]]:
+        server.resume()
+        for concurrency, requests in REQUESTS.items():
+            for key, value in measure(server, concurrency, requests).items():
+                figures[server.name, concurrency][key].append(value)
+        server.pause()
 
 
 def main() -> int:
     """Measure, print the tables, and with --json one line of figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--starts", type=int, default=3, help="how often all servers are started anew")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds after each start")
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     args = parser.parse_args()
     try:
-        figures = run(args.rounds)
+        figures = run(args.starts, args.rounds)
     except NotMeasured as error:
         print(f"not measured: {error}", file=sys.stderr)
         return 1
@@ -167,7 +178,7 @@ def main() -> int:
             [name, *(f"{statistics.median(figures[name, concurrency][key]):.1f}" for key in keys)]
             for name in ("acu", "vllm", "raw")
         ]
-        print(table(f"{concurrency} streams, {TOKENS} tokens each, medians of {args.rounds} rounds (ms, us, MiB)",
+        print(table(f"{concurrency} streams, {TOKENS} tokens each, medians of {args.starts * args.rounds} rounds (ms, us, MiB)",
                     ["server", *keys], rows))  # fmt: skip
 
     def ratio(key: str, concurrency: int, theirs: str = "vllm") -> Ratio:

@@ -1,0 +1,124 @@
+"""How fast the daemon comes, lets go and leaves, with the scripted engine: what a supervisor and a client would wait for.
+
+Each figure is of a daemon of its own or of a fresh connection, over several rounds:
+
+- `accept_ms`: from exec to the first connection that is accepted on the unix socket (to reach: under 500);
+- `abort_ms`: from the moment a client closes its connection in mid-stream until the daemon reports no running
+  sequence, the round trip of asking included (to reach: the abort leaves within 20);
+- `exit_ms`: from SIGTERM, with nothing running, to the end of the process.
+
+    python -m benchmarks.lifecycle [--rounds 10] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from acu.client import Client, Target
+from benchmarks.report import last_line, table
+from benchmarks.server import NotMeasured
+
+ABORTS = 5  # a daemon
+REQUEST = json.dumps(
+    {"model": "large", "messages": [{"role": "user", "content": "go on"}], "stream": True, "ignore_eos": True}
+).encode()
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+
+
+def connected(path: Path, timeout_s: float = 10.0) -> socket.socket:
+    """A connection to the unix socket, as soon as it is accepted. Raises NotMeasured."""
+    deadline = time.perf_counter() + timeout_s
+    while time.perf_counter() < deadline:
+        connection = socket.socket(socket.AF_UNIX)
+        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+            connection.connect(str(path))
+            return connection
+        connection.close()
+        time.sleep(0.001)
+    raise NotMeasured(f"nobody accepts on {path}")
+
+
+def abort_ms(path: Path) -> float:
+    """Begin a stream that would last for minutes, close it, and wait until nothing runs."""
+    client = Client(Target(sockets=(path,)), 10.0)
+    stream = connected(path)
+    stream.sendall(HEAD % len(REQUEST) + REQUEST)
+    while b"data: " not in stream.recv(65536):
+        pass
+    if client.get("/acu/v1/status")["service"]["running"] != 1:
+        raise NotMeasured("the stream does not run")
+    stream.close()
+    closed = time.perf_counter()
+    while client.get("/acu/v1/status")["service"]["running"]:
+        pass
+    return (time.perf_counter() - closed) * 1000
+
+
+def measure(folder: Path, figures: dict[str, list[float]]) -> None:
+    """One daemon's life."""
+    path = folder / "acu.sock"
+    config = folder / "acu.yaml"
+    script = folder / "script.yaml"
+    script.write_text(json.dumps({"rules": [{"answer": "on and on ", "tokens_per_s": 50}]}))
+    model = {"model": "scripted", "engine": "scripted", "script": str(script)}
+    network = {"bind_addr": None, "unix_socket": str(path)}
+    config.write_text(json.dumps({"network": network, "models": {"large": model}}))
+    started = time.perf_counter()
+    with subprocess.Popen(
+        [sys.executable, "-m", "acu", "serve", "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as daemon:
+        try:
+            connected(path).close()
+            figures["accept_ms"].append((time.perf_counter() - started) * 1000)
+            for _ in range(ABORTS):
+                figures["abort_ms"].append(abort_ms(path))
+            asked = time.perf_counter()
+            daemon.send_signal(signal.SIGTERM)
+            code = daemon.wait(30)
+            figures["exit_ms"].append((time.perf_counter() - asked) * 1000)
+            if code or path.exists():
+                raise NotMeasured(
+                    f"the daemon ended with {code}, its socket {'still' if path.exists() else 'not'} there"
+                )
+        finally:
+            daemon.kill()
+
+
+def main() -> int:
+    """Measure, print the table, and with --json one line of medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--json", action="store_true", help="end with one JSON object")
+    args = parser.parse_args()
+    figures: dict[str, list[float]] = defaultdict(list)
+    try:
+        for _ in range(args.rounds):
+            with tempfile.TemporaryDirectory(prefix="acu-bench-") as name:
+                measure(Path(name), figures)
+    except (NotMeasured, OSError) as error:
+        print(f"not measured: {error}", file=sys.stderr)
+        return 1
+    goals = {"accept_ms": "under 500", "abort_ms": "under 20", "exit_ms": ""}
+    rows = [
+        [key, f"{statistics.median(values):.1f}", f"{min(values):.1f} to {max(values):.1f}", goals[key]]
+        for key, values in figures.items()
+    ]
+    print(table("A daemon's life, in milliseconds", ["figure", "median", "lowest to highest", "to reach"], rows))
+    if args.json:
+        print(last_line({key: statistics.median(values) for key, values in figures.items()}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
