@@ -28,7 +28,10 @@ class AuditLog:
     def __init__(self, path: str) -> None:
         """Open the file for appending. Raises OSError."""
         self.dropped = 0
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # Not blocking: the opening of a FIFO that nobody reads fails, where it would wait for ever.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        self._fd = os.open(path, flags, 0o600)
+        os.set_blocking(self._fd, True)
         self._lines: queue.Queue[bytes | None] = queue.Queue(QUEUE_LINES)
         self._torn = False  # whether the file ends within a line
         self._failing = False

@@ -15,10 +15,10 @@ from typing import Any
 from msgspec import Struct
 
 from acu import __version__
+from acu.commands import exits
 from acu.errors import AcuError, ConfigError, DaemonUnreachable, StartRefused
 from acu.logs import printable
 
-EXIT_OK, EXIT_FAILED, EXIT_REFUSED, EXIT_NO_DAEMON, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 LINES = "\n\t"
 
@@ -33,8 +33,7 @@ exit codes:
   130 interrupted
 
 get started:
-  acu models pull smollm2-135m-instruct && acu models pull all-minilm-l6-v2
-  acu serve                (in one terminal)
+  acu serve --pull         (in one terminal; fetches the models that are not here yet)
   acu chat                 (in another)
 """
 
@@ -48,42 +47,42 @@ class Command(Struct, frozen=True):
 
 
 COMMANDS = {
-    "serve": Command("acu.cli_serve", handles_signals=True),
-    "chat": Command("acu.cli_chat"),
-    "status": Command("acu.cli_status"),
-    "models": Command("acu.cli_models", takes_cache_dir=True),
-    "config": Command("acu.cli_config"),
-    "version": Command("acu.cli_version"),
+    "serve": Command("acu.commands.serve", handles_signals=True),
+    "chat": Command("acu.commands.chat"),
+    "status": Command("acu.commands.status"),
+    "models": Command("acu.commands.models", takes_cache_dir=True),
+    "config": Command("acu.commands.config"),
+    "version": Command("acu.commands.version"),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     try:
         code = _run(words)
         sys.stdout.flush()  # here, where a full disk can still be told
-    except ConfigError as error:
+    except (ConfigError, StartRefused) as error:
         for problem in error.problems:
             print(f"acu: {printable(problem)}", file=sys.stderr)  # noqa: T201
-        return EXIT_REFUSED
-    except StartRefused as error:
-        return _fail(error, EXIT_REFUSED)
+        return exits.REFUSED
     except DaemonUnreachable as error:
-        return _fail(error, EXIT_NO_DAEMON)
+        return _fail(error, exits.NO_DAEMON)
     except AcuError as error:
-        return _fail(error, EXIT_FAILED)
+        return _fail(error, exits.FAILED)
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return exits.INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has gone (`acu status | head`). Nothing may be flushed into the pipe any more.
         _drop_output()
-        return EXIT_OK
+        return exits.OK
     except OSError as error:
         if error.filename is not None or error.errno not in UNWRITABLE:
             raise
         _drop_output()
-        return _fail(AcuError(f"the output cannot be written: {error.strerror}"), EXIT_FAILED)
+        return _fail(AcuError(f"the output cannot be written: {error.strerror}"), exits.FAILED)
     else:
         return code
 
@@ -106,11 +105,13 @@ def _run(words: list[str]) -> int:
         if words:
             parser.parse_args(words)
         parser.print_help(sys.stderr)
-        return EXIT_REFUSED
+        return exits.REFUSED
     command = COMMANDS[name]
     module = importlib.import_module(command.module)
     module.add_arguments(subparsers)
-    args = parser.parse_args(words)
+    args, unknown = parser.parse_known_args(words)
+    if unknown:  # argparse itself would show the usage of `acu`, and not that of the command
+        subparsers.choices[name].error(f"unrecognized arguments: {' '.join(unknown)}")
     if not command.handles_signals:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if command.takes_cache_dir:
@@ -145,13 +146,6 @@ def _parser() -> tuple[argparse.ArgumentParser, Any]:
     parser.add_argument("--version", action="version", version=f"acu {__version__}")
     parser.add_argument("-c", "--config", metavar="FILE", type=Path, help="configuration file (acu.yaml)")
     return parser, parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", required=True)
-
-
-def add_config_option(parser: argparse.ArgumentParser) -> None:
-    """`-c FILE` after the command as well as before it."""
-    parser.add_argument(
-        "-c", "--config", metavar="FILE", type=Path, default=argparse.SUPPRESS, help="configuration file (acu.yaml)"
-    )
 
 
 def _cache_dir(args: argparse.Namespace) -> Path:

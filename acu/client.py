@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from acu.errors import AcuError, ApiError, DaemonUnreachable
+from acu.errors import AcuError, ApiError, DaemonSilent, DaemonUnreachable
 
 CONNECT_TIMEOUT_S = 5.0
 MAX_LINE = 1 << 22
@@ -75,13 +75,13 @@ class Client:
             return Answer(connection, connection.getresponse(), self._timeout_s)
         except TimeoutError as error:
             connection.close()
-            raise DaemonUnreachable(f"the daemon at {self._target} {silent(self._timeout_s)}") from error
+            raise DaemonSilent(f"the daemon at {self._target} {silent(self._timeout_s)}") from error
         except ValueError as error:
             connection.close()
             raise AcuError("the API key or the URL holds a character that no request may carry") from error
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise DaemonUnreachable(f"the daemon at {self._target} closed the connection; is it stopping?") from error
+            raise DaemonSilent(f"the daemon at {self._target} closed the connection; is it stopping?") from error
         except BaseException:
             connection.close()
             raise
@@ -200,11 +200,11 @@ class Answer:
             try:
                 line = self._response.readline(MAX_LINE)
             except TimeoutError as error:
-                raise DaemonUnreachable(f"the daemon {silent(self._timeout_s)}") from error
+                raise DaemonSilent(f"the daemon {silent(self._timeout_s)}") from error
             except (OSError, http.client.HTTPException) as error:
-                raise DaemonUnreachable("the daemon went away in the middle of the answer") from error
+                raise DaemonSilent("the daemon went away in the middle of the answer") from error
             if not line:
-                raise DaemonUnreachable("the answer ended early: the daemon closed the connection")
+                raise DaemonSilent("the answer ended early: the daemon closed the connection")
             if not line.startswith(b"data:"):
                 continue
             data = line[5:].strip()
@@ -221,9 +221,9 @@ class Answer:
         try:
             return self._response.read()
         except TimeoutError as error:
-            raise DaemonUnreachable(f"the daemon {silent(self._timeout_s)}") from error
+            raise DaemonSilent(f"the daemon {silent(self._timeout_s)}") from error
         except (OSError, http.client.HTTPException) as error:
-            raise DaemonUnreachable("the daemon went away in the middle of the answer") from error
+            raise DaemonSilent("the daemon went away in the middle of the answer") from error
 
     def _error(self, body: bytes) -> ApiError:
         try:

@@ -8,7 +8,7 @@ imported before the sockets accept.
 End, on SIGTERM or SIGINT: no new work (503), what runs or waits may finish, and be read by its clients, for
 `drain_timeout_s`, then the rest is aborted with an error in its stream; sockets closed and removed; connections closed;
 engines stopped; exit code 0. A second signal cuts the drain short. When even that takes too long, LastResort ends the
-process. SIGHUP reads the API keys again, and tells what else of the configuration changed and needs a restart.
+process. SIGHUP reads the API keys again, and tells what else changed and needs a restart (see reloading.py).
 
 Signals are held from before the sockets are bound until the loop handles them: none is lost, and none kills half a start.
 """
@@ -23,15 +23,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, MutableMapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from acu import __version__, descriptors, sockets, systemd
+from acu import __version__, descriptors, reloading, sockets, systemd
 from acu.config import AcuConfig, LoadedConfig
-from acu.errors import AcuError, StartRefused
-from acu.ground import Ground, survey
+from acu.ground import Ground, read_keys, survey
 from acu.lastresort import LastResort
 from acu.logs import LogThread, log_style
 from acu.preloading import Preloading
@@ -141,6 +139,7 @@ class Daemon:
         self._stopping = asyncio.Event()
         self._forced = asyncio.Event()
         self._reload_asked = asyncio.Event()
+        self._refused = ""  # what the last reload could not take, and why
         self._preloading = Preloading([plan.files.path for plan in ground.plans if plan.files is not None])
 
     async def run(self, announce: Callable[[list[str]], None]) -> int:
@@ -260,30 +259,14 @@ class Daemon:
         self._reload_asked.set()
 
     async def _reload_when_asked(self) -> None:
-        """New API keys at once; of everything else it is told that it needs a restart. A thread reads the files."""
+        """Once for each SIGHUP. A thread reads the files; systemd's status line keeps what was refused."""
         while True:
             await self._reload_asked.wait()
             self._reload_asked.clear()
-            await asyncio.to_thread(self._reload)
-            self._notifier.ready("reloaded")
-
-    def _reload(self) -> None:
-        """Nothing that lies on disk may end the daemon: what cannot be read leaves in use what was read before."""
-        try:
-            if self._keys is not None:
-                self._keys.reload()
-        except Exception as error:  # noqa: BLE001
-            # No traceback: it could show keys.
-            log.error("the API keys could not be read again; the old ones stay", extra={"why": type(error).__name__})  # noqa: TRY400
-        try:
-            fresh = self._reload_config()
-        except AcuError as error:
-            log.error("the configuration on disk is not valid; the running one stays", extra={"why": str(error)})  # noqa: TRY400
-        except Exception:
-            log.exception("the configuration could not be read again; the running one stays")
-        else:
-            changed = changed_fields(self._ground.loaded, fresh)
-            log.info("reloaded", extra={"needs_restart": changed} if changed else {})
+            outcome = await asyncio.to_thread(reloading.reload, self._keys, self._ground.loaded, self._reload_config)
+            outcome.tell()
+            self._refused = outcome.line if outcome.kept else ""
+            self._notifier.ready(outcome.line)
 
     # What is told
 
@@ -296,6 +279,7 @@ class Daemon:
             render_metrics=lambda full: telemetry.render(full=full),
             audit=None if audit is None else audit.write,
             daemon_status=self._status,
+            preloading=lambda: self._preloading.line,
         )
 
     def _status(self) -> dict[str, Any]:
@@ -308,6 +292,7 @@ class Daemon:
             "addresses": [listener.label for listener in self._listeners],
             "loop_lag_p99_ms": self._lag.p99_ms(),
             "preloading": self._preloading.line or None,
+            "model_folders": sorted({str(plan.files.path) for plan in self._ground.plans if plan.files is not None}),
             "machine": msgspec.to_builtins(self._ground.report),
         }
 
@@ -317,8 +302,8 @@ class Daemon:
         while True:
             status = service.status()
             if not self._stopping.is_set():
-                preloading = self._preloading.line
-                self._notifier.status(status_line(status) + (f"; {preloading}" if preloading else ""))
+                parts = (status_line(status), self._preloading.line, self._refused)
+                self._notifier.status("; ".join(filter(None, parts)))
             if status.ready != was_ready:
                 was_ready = status.ready
                 if was_ready:
@@ -339,19 +324,6 @@ def signals_held() -> Iterator[None]:
     # After an orderly end they stay held: a late signal must not turn its exit code 0 into a death by signal.
 
 
-def read_keys(path: str | None) -> Keys | None:
-    """The API keys, or None when none are asked. Raises StartRefused."""
-    if path is None:
-        return None
-    from acu.http.auth import Keys
-    from acu.http.errors import KeyFileError
-
-    try:
-        return Keys(Path(path))
-    except KeyFileError as error:
-        raise StartRefused(f"network.api_keys_file: {error}") from error
-
-
 def http_settings(config: AcuConfig, listeners: list[sockets.Listener], max_connections: int) -> HttpSettings:
     """The face's limits. The addresses that are listened on are names that the Host header may carry."""
     from acu.http.settings import HttpSettings
@@ -366,17 +338,6 @@ def http_settings(config: AcuConfig, listeners: list[sockets.Listener], max_conn
         max_connections=max_connections,
         allowed_hosts=(*network.allowed_hosts, *(listener.host for listener in listeners if listener.host)),
     )
-
-
-def changed_fields(running: LoadedConfig, fresh: LoadedConfig) -> list[str]:
-    """Dotted paths of the sections' fields that differ."""
-    before, after = (msgspec.to_builtins(loaded.config) for loaded in (running, fresh))
-    return [
-        f"{section}.{field}"
-        for section in before
-        for field in sorted({*before[section], *after[section]})
-        if before[section].get(field) != after[section].get(field)
-    ]
 
 
 def status_line(status: ServiceStatus) -> str:

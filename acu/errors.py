@@ -6,10 +6,12 @@ AcuError
 │   ├── AddressInUse        another process listens on the TCP address
 │   └── SocketInUse         another daemon serves the unix socket, or something else lies at its path
 ├── DaemonUnreachable     a client command found nobody at the socket or address
+│   └── DaemonSilent        somebody listens there, and gives no whole answer
 ├── ApiError              the daemon answered a client command with an error
 ├── UnknownAnswer         whoever answered a client command does not speak as an ACU does
 ├── ModelError            the model cache: catalogue, pull, verify, load
 │   ├── ModelNotFound       no such name, folder or hub id
+│   ├── ModelInUse          a running daemon serves it
 │   ├── ModelIncomplete     not in the cache, or its files are not those of its manifest
 │   ├── ChecksumMismatch    a file's SHA-256 is not the pinned or recorded one
 │   ├── NoSpace             the disk (or memory, when preloading) is too small
@@ -32,7 +34,11 @@ class ConfigError(AcuError):
 
 
 class StartRefused(AcuError):
-    """The daemon cannot start here and now. The message names the field, its value and what to do, in one line."""
+    """The daemon cannot start here and now. Each of `problems` names the field, its value and what to do, in one line."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
 
 
 class AddressInUse(StartRefused):
@@ -45,6 +51,10 @@ class SocketInUse(StartRefused):
 
 class DaemonUnreachable(AcuError):
     """Nobody answers where the daemon should be. The message says how to start it."""
+
+
+class DaemonSilent(DaemonUnreachable):
+    """Whoever listens there let the time run out, or hung up."""
 
 
 class ApiError(AcuError):
@@ -69,6 +79,10 @@ class ModelError(AcuError):
 
 class ModelNotFound(ModelError):
     """No catalogue entry, folder or cached hub id has this name."""
+
+
+class ModelInUse(ModelError):
+    """A running daemon serves the model, or may do so: it is not removed."""
 
 
 class ModelIncomplete(ModelError):

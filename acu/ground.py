@@ -1,15 +1,19 @@
 """Ground: what the daemon stands on, looked at before it starts anything.
 
 Whatever is wrong with the machine or the files that the configuration names is found here, and raises StartRefused with
-the field, its value and what to do. Takes milliseconds, imports nothing heavy.
+every problem: the field, its value and what to do. `survey` takes milliseconds and imports nothing heavy; the API keys,
+whose reader comes with the HTTP face, are read by `read_keys` once the sockets are bound. `check` looks at all of it for
+`acu config check`: it makes nothing, and opens nothing for writing.
 """
 
 from __future__ import annotations
 
 import os
 import ssl
+import stat
 from collections.abc import MutableMapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -18,7 +22,11 @@ from acu.auditlog import AuditLog
 from acu.config import AcuConfig, LoadedConfig, NetworkConfig
 from acu.errors import StartRefused
 from acu.hardware import Report, probe_machine
+from acu.refusals import Refusals
 from acu.served import Plan, plan_models
+
+if TYPE_CHECKING:
+    from acu.http.auth import Keys
 
 SPARE_DISK_BYTES = 16 << 20
 
@@ -40,18 +48,49 @@ class Ground(Struct, frozen=True):
 
 
 def survey(loaded: LoadedConfig, environ: MutableMapping[str, str]) -> Ground:
-    """Look at everything. Raises StartRefused."""
+    """Look at everything but the keys. Raises StartRefused."""
     config = loaded.config
     handover = systemd.take_over(environ)
     report = probe_machine()
-    return Ground(
-        loaded=loaded,
-        handover=handover,
-        report=report,
-        plans=plan_models(config, report),
-        tls=tls_context(config.network),
-        audit=open_audit_log(config.daemon.audit_log),
-    )
+    refusals = Refusals()
+    plans: tuple[Plan, ...] = ()
+    tls = None
+    with refusals.noted():
+        plans = plan_models(config, report)
+    with refusals.noted():
+        tls = tls_context(config.network)
+    with refusals.noted():
+        check_audit_log(config.daemon.audit_log)
+    refusals.tell()
+    audit = open_audit_log(config.daemon.audit_log)
+    return Ground(loaded=loaded, handover=handover, report=report, plans=plans, tls=tls, audit=audit)
+
+
+def check(config: AcuConfig) -> None:
+    """Look at everything that a start would refuse, besides its sockets. Raises StartRefused. Changes nothing."""
+    refusals = Refusals()
+    with refusals.noted():
+        read_keys(config.network.api_keys_file)
+    with refusals.noted():
+        tls_context(config.network)
+    with refusals.noted():
+        plan_models(config, probe_machine())
+    with refusals.noted():
+        check_audit_log(config.daemon.audit_log)
+    refusals.tell()
+
+
+def read_keys(path: str | None) -> Keys | None:
+    """The API keys, or None when none are asked. Raises StartRefused."""
+    if path is None:
+        return None
+    from acu.http.auth import Keys
+    from acu.http.errors import KeyFileError
+
+    try:
+        return Keys(Path(path))
+    except KeyFileError as error:
+        raise StartRefused(f"network.api_keys_file: {error}") from error
 
 
 def tls_context(network: NetworkConfig) -> ssl.SSLContext | None:
@@ -83,22 +122,39 @@ def tls_context(network: NetworkConfig) -> ssl.SSLContext | None:
     return context
 
 
+def check_audit_log(path: str | None) -> None:
+    """Whether the audit log can be written, as far as looking tells. Raises StartRefused."""
+    if path is None:
+        return
+    file = Path(path)
+    try:
+        place = file if file.exists() else file.parent
+        mode, disk = place.stat().st_mode, os.statvfs(place)
+    except OSError as error:
+        raise _unwritable(path, error.strerror) from error
+    if place == file and stat.S_ISDIR(mode):
+        raise _unwritable(path, "Is a directory")
+    if place != file and not stat.S_ISDIR(mode):
+        raise _unwritable(path, "Not a directory")
+    if not os.access(place, os.W_OK if place == file else os.W_OK | os.X_OK, effective_ids=True):
+        raise _unwritable(path, "Permission denied, or a read-only file system")
+    free = disk.f_bavail * disk.f_frsize
+    if (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) and free < SPARE_DISK_BYTES:
+        raise StartRefused(
+            f"daemon.audit_log: {free >> 20} MiB are free on the disk of {path}, and {SPARE_DISK_BYTES >> 20} MiB are "
+            "needed; free some, or choose another disk"
+        )
+
+
 def open_audit_log(path: str | None) -> AuditLog | None:
     """The audit log, open for appending, or None. Raises StartRefused."""
     if path is None:
         return None
     try:
-        audit = AuditLog(path)
-        disk = os.statvfs(path)
+        return AuditLog(path)
     except OSError as error:
-        raise StartRefused(
-            f"daemon.audit_log: {path} cannot be written: {error.strerror}; choose a writable file, or null"
-        ) from error
-    free = disk.f_bavail * disk.f_frsize
-    if free < SPARE_DISK_BYTES:
-        audit.close()
-        raise StartRefused(
-            f"daemon.audit_log: {free >> 20} MiB are free on the disk of {path}, and {SPARE_DISK_BYTES >> 20} MiB are "
-            "needed; free some, or choose another disk"
-        )
-    return audit
+        raise _unwritable(path, error.strerror) from error
+
+
+def _unwritable(path: str, why: str | None) -> StartRefused:
+    return StartRefused(f"daemon.audit_log: {path} cannot be written: {why}; choose a writable file, or null")

@@ -17,12 +17,15 @@ from acu.config import AcuConfig, GpuConfig, model_names, model_role
 from acu.errors import ModelError, StartRefused
 from acu.hardware import Report
 from acu.hardware.probe import memory
-from acu.models import LocalModel, locate
+from acu.models import LocalModel, locate, recommended_sampling
+from acu.refusals import Refusals
 from agentflow.config import ModelConfig
 from agentflow.engine.script import Script
 from agentflow.engine.vllm.facts import MachineFacts, read_machine, read_model
 from agentflow.engine.vllm.tuning import choose, choose_pooling
 from agentflow.errors import EngineStartFailed
+from agentflow.messages import Sampling
+from agentflow.sampling import settled
 
 MIB = 1 << 20
 A10G_MB, A10G_WEIGHTS_MB, A10G_KV_MB = 23_028, 12_288, 8_192  # the reference device, and how it is divided
@@ -37,7 +40,7 @@ class Budget(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """One model to serve: its names, its settled configuration, and its files (None for a scripted one)."""
+    """One model to serve: its names, its settled configuration and sampling, and its files (None for a scripted one)."""
 
     key: str
     names: tuple[str, ...]
@@ -46,6 +49,7 @@ class Plan(Struct, frozen=True):
     files: LocalModel | None
     script: Script | None = None
     budget: Budget | None = None
+    sampling: Sampling = Sampling()
     grammar_compile_s: float = 10.0
     compiled: Path = Path("compiled")
 
@@ -70,9 +74,16 @@ def scripted(models: Mapping[str, ModelConfig], script: str | None) -> dict[str,
 
 
 def plan_models(config: AcuConfig, report: Report) -> tuple[Plan, ...]:
-    """Find every model's files and settle what its configuration leaves open. Raises StartRefused."""
-    budget = gpu_budget(config.gpu, report)
-    plans = tuple(_plan(key, model, config) for key, model in config.models.items())
+    """Find every model's files and settle what its configuration leaves open. Raises StartRefused, with all problems."""
+    refusals, found = Refusals(), []
+    budget: Budget | None = None
+    with refusals.noted():
+        budget = gpu_budget(config.gpu, report)
+    for key, model in config.models.items():
+        with refusals.noted():
+            found.append(_plan(key, model, config))
+    refusals.tell()
+    plans = tuple(found)
     if budget is not None:
         sharing = [plan.key for plan in plans if plan.config.engine == "vllm" and plan.config.kv_cache_mb is None]
         plans = tuple(_on_gpu(plan, budget, sharing) for plan in plans)
@@ -102,12 +113,14 @@ def _plan(key: str, model: ModelConfig, config: AcuConfig) -> Plan:
         if path is not None and not Path(path).is_file():
             raise StartRefused(f"models.{key}.{field}: {path} is not a file; correct the path")
     if engine == "scripted":
-        return Plan(key, names, role, model_settled, None, read_script(key, model.script))
+        sampling = settled(model.sampling) if role == "chat" else Sampling()
+        return Plan(key, names, role, model_settled, None, read_script(key, model.script), sampling=sampling)
     try:
         files = locate(model.model, Path(config.gpu.model_cache_dir))
     except ModelError as error:
         raise StartRefused(f"models.{key}.model: {error}") from error
-    return Plan(key, names, role, model_settled, files)
+    sampling = settled(model.sampling, recommended_sampling(files)) if role == "chat" else Sampling()
+    return Plan(key, names, role, model_settled, files, sampling=sampling)
 
 
 def read_script(key: str, path: str | None) -> Script:
@@ -139,7 +152,19 @@ def gpu_budget(gpu: GpuConfig, report: Report) -> Budget | None:
 
 
 def check_memory(plans: tuple[Plan, ...], report: Report, budget: Budget | None) -> None:
-    """Refuse models that cannot fit, naming the sizes. Raises StartRefused."""
+    """Refuse models that cannot fit, naming the sizes. Raises StartRefused, with all problems."""
+    refusals = Refusals()
+    with refusals.noted():
+        check_weights(plans, report, budget)
+    for plan in plans:
+        if plan.files is not None and plan.config.engine == "vllm":
+            with refusals.noted():
+                check_engine(plan, budget)
+    refusals.tell()
+
+
+def check_weights(plans: tuple[Plan, ...], report: Report, budget: Budget | None) -> None:
+    """Refuse weights that are more than there is room for. Raises StartRefused."""
     with_files = [plan for plan in plans if plan.files is not None]
     on_gpu = [plan for plan in with_files if budget is not None and plan.config.engine == "vllm"]
     elsewhere = [plan for plan in with_files if plan not in on_gpu]
@@ -154,9 +179,6 @@ def check_memory(plans: tuple[Plan, ...], report: Report, budget: Budget | None)
             f"models: the weights of {_listed(elsewhere)} need {need} MiB of memory, and {available} MiB are available; "
             "choose smaller models, or stop other programs"
         )
-    for plan in with_files:
-        if plan.config.engine == "vllm":
-            check_engine(plan, budget)
 
 
 def check_engine(plan: Plan, budget: Budget | None) -> None:
@@ -206,6 +228,7 @@ def build(plan: Plan) -> Any:
         created=created,
         tokenizer=functools.partial(_tokenizer, path),
         engines=(functools.partial(_engine, plan),),
+        sampling=plan.sampling,
     )
 
 
@@ -219,11 +242,13 @@ def _engine(plan: Plan) -> Any:
     """A fresh engine for the plan. Runs on the event loop; the slow imports are the engine's own, in its `start`."""
     config, path = plan.config, plan.files.path if plan.files else None
     if config.engine == "scripted":
-        from agentflow.engine.scripted import ScriptedEmbedder, ScriptedEngine
-
         limits = {} if config.max_model_len is None else {"max_model_len": config.max_model_len}
         if plan.role == "embed":
+            from agentflow.engine.scripted_embedder import ScriptedEmbedder
+
             return ScriptedEmbedder(plan.script, **limits)
+        from agentflow.engine.scripted import ScriptedEngine
+
         if config.max_running is not None:
             limits["max_running"] = config.max_running
         return ScriptedEngine(plan.script, **limits)

@@ -1,4 +1,4 @@
-"""The orchestrator's sections of the configuration. Frozen; acu/config.py alone reads a file or the environment."""
+"""The orchestrator's sections of the configuration. Frozen; acu/config alone reads a file or the environment."""
 
 from __future__ import annotations
 
@@ -11,6 +11,39 @@ ContextLength = Annotated[int, Meta(ge=16)]
 Sequences = Annotated[int, Meta(ge=1, le=4096)]
 StepTokens = Annotated[int, Meta(ge=32)]
 Mebibytes = Annotated[int, Meta(ge=16)]
+
+
+class SamplingConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a model's tokens are chosen where a request leaves it open. None: nothing is said about it here."""
+
+    temperature: Annotated[
+        Annotated[float, Meta(ge=0, le=2)] | None,
+        Meta(description="Higher values choose less likely tokens more often; 0 takes the likeliest. Unset: 1."),
+    ] = None
+    top_p: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        Meta(description="Choose among the likeliest tokens that have this probability together. Unset: 1, all."),
+    ] = None
+    top_k: Annotated[
+        Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None,
+        Meta(description="Choose among so many of the likeliest tokens; 0 or -1: among all. Unset: 0."),
+    ] = None
+    min_p: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="Leave out tokens less likely than this part of the likeliest one's probability. Unset: 0."),
+    ] = None
+    presence_penalty: Annotated[
+        Annotated[float, Meta(ge=-2, le=2)] | None,
+        Meta(description="Taken off the score of every token that the answer already has. Unset: 0."),
+    ] = None
+    frequency_penalty: Annotated[
+        Annotated[float, Meta(ge=-2, le=2)] | None,
+        Meta(description="Taken off a token's score for each time that the answer already has it. Unset: 0."),
+    ] = None
+    repetition_penalty: Annotated[
+        Annotated[float, Meta(gt=0, le=10)] | None,
+        Meta(description="Above 1: tokens that the prompt or the answer already has become less likely. Unset: 1."),
+    ] = None
 
 
 class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -74,6 +107,13 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         dict[str, Any],
         Meta(description="Further arguments for vLLM's AsyncEngineArgs, as they are; they win over ACU's choices."),
     ] = {}
+    sampling: Annotated[
+        SamplingConfig,
+        Meta(
+            description="What a request that does not say otherwise gets. A value that is unset here is the one in the "
+            "model's generation_config.json, else OpenAI's."
+        ),
+    ] = SamplingConfig()
 
 
 class SchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

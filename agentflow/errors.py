@@ -87,6 +87,10 @@ class EngineUnavailable(Refused):
 class EngineFailure(AgentFlowError):
     """The engine failed while the run was on it; tokens already sent stay valid."""
 
+    def again(self) -> EngineFailure:
+        """A copy to raise: each stream that raises an exception adds its own traceback to it."""
+        return type(self)(*self.args)
+
 
 class EngineDied(EngineFailure):
     """The engine's process ended."""

@@ -21,7 +21,9 @@ from agentflow.config import ModelConfig
 from agentflow.engine.protocol import Embedder, Engine
 from agentflow.engine.supervisor import Supervisor
 from agentflow.errors import EngineStartFailed, EngineUnavailable
+from agentflow.messages import Sampling
 from agentflow.prompt import ChatEncoder
+from agentflow.sampling import differing
 from agentflow.scheduler import Ticket
 from agentflow.scheduler.pool import Pool
 from agentflow.status import ModelStatus
@@ -34,7 +36,8 @@ class ServedModel(Struct, frozen=True):
     """A model to serve.
 
     `tokenizer` is called once, in a thread; each of `engines` makes a fresh engine (Embedder for role `embed`) whenever
-    one must be started. `path` is the folder with the model's files (None for a scripted one), `created` a Unix time.
+    one must be started. `path` is the folder with the model's files (None for a scripted one), `created` a Unix time,
+    `sampling` what a request gets that leaves the choice of tokens open.
     """
 
     name: str
@@ -45,6 +48,7 @@ class ServedModel(Struct, frozen=True):
     created: int
     tokenizer: Callable[[], Tokenizer]
     engines: tuple[Callable[[], Engine | Embedder], ...]
+    sampling: Sampling = Sampling()
 
 
 class Model:
@@ -124,6 +128,7 @@ class Model:
             max_model_len=pool.info.max_model_len if pool.info else None,
             queued=len(pool.waiting),
             running=pool.running,
+            sampling=differing(self.served.sampling),
         )
 
 

@@ -11,6 +11,8 @@ that the engine will have) is settled when the run is seated.
 from __future__ import annotations
 
 import asyncio
+import difflib
+import itertools
 import logging
 import secrets
 import time
@@ -35,7 +37,7 @@ from agentflow.model import Model, ServedModel
 from agentflow.plan import Plan, check_alternatives, check_token_ids, check_vocabulary, next_seed, tool_use
 from agentflow.run import Run, RunStatus
 from agentflow.scheduler import Scheduler, Seat
-from agentflow.status import ServiceStatus
+from agentflow.status import Room, ServiceStatus
 from agentflow.stream import Choice, RunStream
 from agentflow.tokenizer import Tokenizer
 
@@ -160,7 +162,7 @@ class Service:
         model = self._find(request.model, "embed")
         tokenizer, _ = await model.spoken(self._deadline_at(request, arrived_at))
         inputs = await self._ids(tokenizer, request.inputs, "input")
-        run = self._run(model, request, request.id, [token for ids in inputs for token in ids], arrived_at)
+        run = self._run(model, request, request.id, list(itertools.chain.from_iterable(inputs)), arrived_at)
         (ticket,) = self._scheduler.submit(model.pool, [run])
         seat = await ticket.seat()
         info = model.pool.info
@@ -266,8 +268,13 @@ class Service:
     def _find(self, name: str, role: str) -> Model:
         model = self._names.get(name)
         if model is None:
-            served = ", ".join(sorted(model.served.name for model in self._models))
-            raise UnknownModel(f"The model {name!r} is not served here. Served: {served}.")
+            near = difflib.get_close_matches(name, self._names, n=1)
+            hint = f' Did you mean "{near[0]}"?' if near else ""
+            served = ", ".join(
+                served.name + (f" (also {', '.join(served.aliases)})" if served.aliases else "")
+                for served in sorted((model.served for model in self._models), key=lambda served: served.name)
+            )
+            raise UnknownModel(f"The model {name!r} is not served here.{hint} Served: {served}.")
         if model.served.role != role:
             does = "makes embeddings" if model.served.role == "embed" else "generates text"
             raise InvalidRequest(f"The model {name!r} {does}; it cannot serve this endpoint.", param="model")
@@ -317,6 +324,16 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._encoder, encode)
 
     # Seeing
+
+    def sampling_defaults(self, model: str) -> Sampling:
+        """What a request to `model` (a name or an alias) gets that leaves its sampling open; OpenAI's if unknown."""
+        found = self._names.get(model)
+        return found.served.sampling if found is not None else Sampling()
+
+    def room(self, model: str | None) -> Room:
+        """What is still admitted for `model` (a name or an alias), or for all models where it is unknown."""
+        found = self._names.get(model) if model is not None else None
+        return self._scheduler.room(found.pool if found is not None else None)
 
     def status(self) -> ServiceStatus:
         """A snapshot that costs no round trip to an engine."""

@@ -26,7 +26,10 @@ class EngineStatus(Struct, frozen=True):
 
 
 class ModelStatus(Struct, frozen=True):
-    """A served model with its engines; `ready` when at least one of them takes work."""
+    """A served model with its engines; `ready` when at least one of them takes work.
+
+    `sampling` has the defaults of requests in which the model differs from OpenAI.
+    """
 
     name: str
     aliases: tuple[str, ...]
@@ -37,6 +40,22 @@ class ModelStatus(Struct, frozen=True):
     max_model_len: int | None
     queued: int
     running: int
+    sampling: dict[str, float] = {}
+
+
+class Room(Struct, frozen=True):
+    """What the scheduler admits at a time and what of it is free now, in requests (runs) and in prompt tokens that wait.
+
+    Requests are those that run and those that wait. Each `reset_s` is the estimate, in seconds, of when all of it will be
+    free if nothing else comes.
+    """
+
+    requests: int
+    requests_free: int
+    requests_reset_s: float
+    tokens: int
+    tokens_free: int
+    tokens_reset_s: float
 
 
 class ServiceStatus(Struct, frozen=True):

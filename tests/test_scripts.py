@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -76,7 +77,7 @@ def test_what_is_installed_is_what_is_locked() -> None:
     """Every locked package, at its version, with all that it requires; and torch is the CPU build."""
     # The environment's own folder alone: setuptools, once imported, adds a folder of vendored copies to sys.path.
     folder = [sysconfig.get_path("purelib")]
-    installed = {canonicalize_name(d.metadata["Name"]): d for d in importlib.metadata.distributions(path=folder)}
+    installed = {str(canonicalize_name(d.metadata["Name"])): d for d in importlib.metadata.distributions(path=folder)}
     engine = "gpu" if "vllm" in installed else "cpu"
     versions = locked(engine) | locked("dev") | (locked("torch-cpu") if engine == "cpu" else {})
     assert {name: installed[name].version if name in installed else None for name in versions} == versions
@@ -122,7 +123,7 @@ def test_help_is_the_head_of_the_script(name: str) -> None:
     assert run([ROOT / "scripts" / name, "--nonsense"]).returncode != 0
 
 
-def run(command: list[str | Path], **options) -> subprocess.CompletedProcess[str]:
+def run(command: list[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, **options)
 
 
@@ -180,6 +181,48 @@ def test_setup_with_nothing_to_do_takes_no_time() -> None:
     done = run([ROOT / "scripts" / "setup", "--dev"])
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert time.monotonic() - started < 1
+
+
+def attended(command: str, stderr: Path) -> subprocess.Popen[bytes]:
+    """A script that attends to a command, telling how far it is as often as it can."""
+    script = f"set -euo pipefail; source scripts/lib.sh; tell_every_s=0.05; attended last_line {command}"
+    with stderr.open("wb") as file:
+        return subprocess.Popen(["bash", "-c", script], cwd=ROOT, stderr=file, start_new_session=True)
+
+
+def test_what_is_attended_tells_its_last_line_while_it_runs_and_nothing_of_it_afterwards(tmp_path: Path) -> None:
+    errors = tmp_path / "errors"
+    until_told = f"echo first; echo 3 of 9; until grep -q '3 of 9' {errors}; do sleep 0.01; done; echo last"
+    assert attended(f'bash -c "{until_told}"', errors).wait(60) == 0
+    assert re.fullmatch(r"(\[ *\d+ s\]   (|first|3 of 9|last)\n)+", errors.read_text())
+
+
+def test_what_is_attended_and_fails_says_everything_that_it_said(tmp_path: Path) -> None:
+    errors = tmp_path / "errors"
+    assert attended("bash -c 'echo one; echo two >&2; exit 3'", errors).wait(60) == 3
+    assert "one\ntwo\n" in errors.read_text()
+
+
+def test_what_is_attended_ends_with_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    child = attended(f"bash -c 'echo $$ >{started}; sleep 120'", tmp_path / "errors")
+    while not (started.exists() and started.read_text()):
+        time.sleep(0.01)
+    os.killpg(child.pid, signal.SIGINT)
+    assert child.wait(60) == -signal.SIGINT
+    with pytest.raises(ProcessLookupError):
+        while True:  # until the last of the group is gone
+            os.killpg(child.pid, 0)
+            time.sleep(0.01)
+
+
+def test_bytecode_is_made_of_what_runs_and_not_of_tests(tmp_path: Path) -> None:
+    for name in ("package/module.py", "package/broken.py", "package/tests/test_module.py", "pip/x.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("def" if "broken" in name else "x = 1")
+    done = run([sys.executable, ROOT / "scripts" / "bytecode.py", tmp_path])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "2 of 2 files\n", "")
+    assert [path.name.partition(".")[0] for path in tmp_path.rglob("*.pyc")] == ["module"]
 
 
 def stub(path: Path, body: str) -> None:
@@ -262,8 +305,11 @@ match sys.argv[1:]:
 """
 
 
+Quickstart = tuple[list[str | Path], dict[str, str], Path]
+
+
 @pytest.fixture
-def quickstart(checkout: Path, tmp_path: Path) -> Iterator[tuple[list[str | Path], dict[str, str], Path]]:
+def quickstart(checkout: Path, tmp_path: Path) -> Iterator[Quickstart]:
     """The command, its environment, and the home folder of a quickstart whose setup and daemon are stubs."""
     home = tmp_path / "home"
     home.mkdir()
@@ -279,7 +325,7 @@ def quickstart(checkout: Path, tmp_path: Path) -> Iterator[tuple[list[str | Path
     run([*command, "--stop"], env=environment)
 
 
-def test_quickstart_goes_from_nothing_to_an_answer_and_is_stopped(quickstart) -> None:
+def test_quickstart_goes_from_nothing_to_an_answer_and_is_stopped(quickstart: Quickstart) -> None:
     command, environment, home = quickstart
     first = run(command, env=environment)
     assert first.returncode == 0, first.stderr
@@ -299,7 +345,7 @@ def test_quickstart_goes_from_nothing_to_an_answer_and_is_stopped(quickstart) ->
     assert "No daemon" in run([*command, "--stop"], env=environment).stderr
 
 
-def test_quickstart_shows_the_log_of_a_daemon_that_ends(quickstart) -> None:
+def test_quickstart_shows_the_log_of_a_daemon_that_ends(quickstart: Quickstart) -> None:
     command, environment, home = quickstart
     (home / "broken").touch()
     done = run(command, env=environment)
@@ -309,7 +355,7 @@ def test_quickstart_shows_the_log_of_a_daemon_that_ends(quickstart) -> None:
     assert run(command, env=environment).returncode == 0
 
 
-def test_an_interrupted_quickstart_is_finished_by_the_next(quickstart) -> None:
+def test_an_interrupted_quickstart_is_finished_by_the_next(quickstart: Quickstart) -> None:
     command, environment, home = quickstart
     (home / "slow").touch()
     child = subprocess.Popen(
@@ -327,7 +373,7 @@ def test_an_interrupted_quickstart_is_finished_by_the_next(quickstart) -> None:
     assert "one runs already" in again.stderr
 
 
-def test_a_pid_that_now_is_another_program_is_left_alone(quickstart) -> None:
+def test_a_pid_that_now_is_another_program_is_left_alone(quickstart: Quickstart) -> None:
     command, environment, home = quickstart
     state = home / ".local/state/acu"
     state.mkdir(parents=True)

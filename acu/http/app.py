@@ -1,9 +1,9 @@
 """Face: from an HTTP request to an answer, whatever happens on the way.
 
 `handle` is all that the server calls. In order: name the request, find its route, decide whether the caller may come
-in, read the body within its bounds, call the endpoint; and whatever that raises becomes an answer in OpenAI's error shape.
-When the client goes away, the server cancels `handle`; the endpoint's own `finally` closes the run, and the request is
-told of with status 499.
+in, read the body within its bounds and weigh it, call the endpoint; and whatever that raises becomes an answer in
+OpenAI's error shape. When the client goes away, the server cancels `handle`; the endpoint's own `finally` closes the
+run, and the request is told of with status 499.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from acu.http.errors import HttpError, translate
 from acu.http.exchange import Exchange, Peer
 from acu.http.route import Route, Table
 from acu.http.settings import HttpSettings
+from acu.http.wire.weight import check_weight
 from agentflow.service import Service
 
 CLIENT_GONE = 499
@@ -38,6 +39,7 @@ class Face:
         self._journal = Journal(self._hooks)
         self._gate = Gate(keys, settings.allowed_hosts)
         self._bodies = Bodies(settings)
+        self._service = service
         self._table = Table(_routes(settings, service, self._hooks))
 
     async def handle(self, request: web.BaseRequest, peer: Peer) -> web.StreamResponse:
@@ -67,6 +69,7 @@ class Face:
                 return await route.endpoint(exchange)
             with self._bodies.of(exchange.request) as body:
                 exchange.body = await body.read()
+                await check_weight(exchange.body)
                 return await route.endpoint(exchange)
         except ConnectionError:
             raise
@@ -94,6 +97,8 @@ class Face:
         if route is None:
             return self._no_such_method(exchange, methods)
         exchange.route = route.path
+        if route.paced:
+            exchange.room = self._service.room
         return route
 
     def _no_such_method(self, exchange: Exchange, methods: dict[str, Route]) -> web.Response:

@@ -38,13 +38,14 @@ class Hooks(Struct, frozen=True, kw_only=True):
 
     `on_response` counts an answer by route and status; `render_metrics` gives the exposition text, all of it or the
     basic families; `audit` takes a line of JSON without its newline, and neither blocks nor fails; `daemon_status` is
-    what /acu/v1/status tells beside the service.
+    what /acu/v1/status tells beside the service; `preloading` tells how far weights are read, or is empty.
     """
 
     on_response: Callable[[str, int], None] = _no_count
     render_metrics: Callable[[bool], bytes] = _no_metrics
     audit: Callable[[bytes], None] | None = None
     daemon_status: Callable[[], dict[str, Any]] = _no_status
+    preloading: Callable[[], str] = str
 
 
 class Journal:

@@ -31,8 +31,8 @@ from aiohttp import web
 from aiohttp.http import HttpVersion11
 from msgspec import Meta, Struct
 
-from acu.config_document import MAX_BYTES, parse_value
-from acu.config_fields import Problem
+from acu.config.document import MAX_BYTES, parse_value
+from acu.config.fields import Problem
 from acu.http.errors import BadRequest, HttpError, KeyFileError
 from acu.http.exchange import Peer
 from agentflow.messages import Caller
@@ -160,16 +160,10 @@ class Keys:
         """The ring in use."""
         return self._ring
 
-    def reload(self) -> bool:
-        """Read the file again (SIGHUP). False, and the old ring stays, when it is not valid."""
-        log = logging.getLogger(__name__)
-        try:
-            self._ring = load_key_ring(self._path)
-        except KeyFileError as error:
-            log.error("the old API keys stay in use", extra={"why": str(error)})  # noqa: TRY400  # no traceback: it would show keys
-            return False
-        log.info("API keys read", extra={"keys": [key.name for key in self._ring.keys]})
-        return True
+    def reload(self) -> None:
+        """Read the file again (SIGHUP). Raises KeyFileError when it is not valid; the old ring stays then."""
+        self._ring = load_key_ring(self._path)
+        logging.getLogger(__name__).info("API keys read", extra={"keys": [key.name for key in self._ring.keys]})
 
 
 class Gate:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import aclosing
-
 import msgspec
-from aiohttp import web
 
 from acu.http.chunks import ChatChunks
-from acu.http.exchange import Exchange, encoded, new_id
+from acu.http.generation import REFUSALS, Kind, generating
 from acu.http.route import Answer, Route
 from acu.http.settings import HttpSettings
-from acu.http.sse import stream_events
 from acu.http.wire.chat import CHAT_DECODER, ChatBody, chat_request
 from acu.http.wire.responses import (
     AnsweredFunction,
@@ -24,52 +19,28 @@ from acu.http.wire.responses import (
     chat_logprobs,
     usage_of,
 )
-from agentflow.events import ChoiceFinished, FinishReason, TextDelta, TokenLogprob, ToolCallArguments, ToolCallOpened
-from agentflow.service import RunStream, Service
-
-GENERATION_REFUSALS = (400, 404, 408, 413, 415, 417, 429, 503, 504)
+from agentflow.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    TextDelta,
+    TokenLogprob,
+    ToolCallArguments,
+    ToolCallOpened,
+    Usage,
+)
+from agentflow.messages import ChatRequest
+from agentflow.service import Service
 
 
 def routes(service: Service, settings: HttpSettings) -> tuple[Route, ...]:
     """The endpoint's entry in the table."""
-
-    async def chat_completions(exchange: Exchange) -> web.StreamResponse:
-        body = CHAT_DECODER.decode(exchange.take_body())
-        exchange.model = body.model
-        exchange.streamed = bool(body.stream)
-        answer_id = new_id("chatcmpl-")
-        request = chat_request(body, request_id=answer_id, caller=exchange.caller, deadline_s=exchange.deadline_s())
-        async with aclosing(await service.chat(request)) as events:
-            created = int(time.time())
-            try:
-                if body.stream:
-                    chunks = ChatChunks(answer_id, created, body.model, request.n, include_usage=body.include_usage)
-                    return await stream_events(
-                        exchange,
-                        events,
-                        chunks,
-                        include_usage=body.include_usage,
-                        slow_reader_s=settings.slow_reader_s,
-                    )
-                answers = await _gather(events, body.n or 1)
-                usage = usage_of(events.usage)
-
-                def encode() -> bytes:
-                    choices = [answer.choice(i, with_logprobs=bool(body.logprobs)) for i, answer in enumerate(answers)]
-                    answer = ChatCompletion(
-                        id=answer_id, created=created, model=body.model, choices=choices, usage=usage
-                    )
-                    return msgspec.json.encode(answer)
-
-                return exchange.json(await encoded(encode, sum(answer.size for answer in answers)))
-            finally:
-                exchange.settle(events)
-
+    kind = Kind(id_prefix="chatcmpl-", decoder=CHAT_DECODER, request=chat_request, call=service.chat, form=ChatForm)
     return (
         Route(
             method="POST",
             path="/v1/chat/completions",
-            endpoint=chat_completions,
+            endpoint=generating(kind, service, settings),
             scope="inference",
             name="createChatCompletion",
             summary="Continue a conversation.",
@@ -80,12 +51,57 @@ def routes(service: Service, settings: HttpSettings) -> tuple[Route, ...]:
                     Answer("With `stream`: its pieces as they come.", "text/event-stream", ChatCompletionChunk),
                 )
             },
-            refusals=GENERATION_REFUSALS,
+            refusals=REFUSALS,
+            paced=True,
         ),
     )
 
 
-class _Answer:
+class ChatForm:
+    """The answer to a conversation (see generation.Form)."""
+
+    def __init__(self, answer_id: str, body: ChatBody, request: ChatRequest) -> None:
+        self.size = 0
+        self._id = answer_id
+        self._body = body
+        self._choices = [_Choice() for _ in range(request.n)]
+
+    def chunks(self, created: int) -> ChatChunks:
+        """The answer as a stream."""
+        body = self._body
+        return ChatChunks(self._id, created, body.model, len(self._choices), include_usage=body.include_usage)
+
+    def take(self, event: Event) -> None:
+        """Add an event to its choice."""
+        self.size += 1
+        choice = self._choices[event.choice]
+        match event:
+            case TextDelta(text=text, logprobs=logprobs):
+                choice.texts.append(text)
+                if logprobs:
+                    choice.logprobs.extend(logprobs)
+                    self.size += len(logprobs) * (1 + len(logprobs[0].top))
+            case ToolCallOpened(id=call_id, name=name):
+                choice.calls.append((call_id, name, []))
+            case ToolCallArguments(index=index, text=text):
+                choice.calls[index][2].append(text)
+            case ChoiceFinished(reason=reason):
+                choice.reason = reason
+
+    def encode(self, created: int, usage: Usage) -> bytes:
+        """All choices, as JSON."""
+        with_logprobs = bool(self._body.logprobs)
+        answer = ChatCompletion(
+            id=self._id,
+            created=created,
+            model=self._body.model,
+            choices=[choice.whole(i, with_logprobs=with_logprobs) for i, choice in enumerate(self._choices)],
+            usage=usage_of(usage),
+        )
+        return msgspec.json.encode(answer)
+
+
+class _Choice:
     """One choice while it is put together."""
 
     def __init__(self) -> None:
@@ -93,9 +109,8 @@ class _Answer:
         self.logprobs: list[TokenLogprob] = []
         self.calls: list[tuple[str, str, list[str]]] = []
         self.reason: FinishReason = "stop"
-        self.size = 0  # how many pieces and alternatives it is made of
 
-    def choice(self, index: int, *, with_logprobs: bool) -> ChatChoice:
+    def whole(self, index: int, *, with_logprobs: bool) -> ChatChoice:
         """The choice as it goes out. Content is null where there are only calls."""
         content = "".join(self.texts)
         calls = [
@@ -107,23 +122,3 @@ class _Answer:
             message = msgspec.structs.replace(message, tool_calls=calls)
         logprobs = chat_logprobs(tuple(self.logprobs)) if with_logprobs else None
         return ChatChoice(index, message, logprobs, self.reason)
-
-
-async def _gather(events: RunStream, count: int) -> list[_Answer]:
-    answers = [_Answer() for _ in range(count)]
-    async for event in events:
-        answer = answers[event.choice]
-        match event:
-            case TextDelta(text=text, logprobs=logprobs):
-                answer.texts.append(text)
-                answer.size += 1
-                if logprobs:
-                    answer.logprobs.extend(logprobs)
-                    answer.size += len(logprobs) * (1 + len(logprobs[0].top))
-            case ToolCallOpened(id=call_id, name=name):
-                answer.calls.append((call_id, name, []))
-            case ToolCallArguments(index=index, text=text):
-                answer.calls[index][2].append(text)
-            case ChoiceFinished(reason=reason):
-                answer.reason = reason
-    return answers

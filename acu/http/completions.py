@@ -2,73 +2,33 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import aclosing
-
 import msgspec
-from aiohttp import web
 
-from acu.http.chat import GENERATION_REFUSALS
 from acu.http.chunks import CompletionChunks
-from acu.http.exchange import Exchange, encoded, new_id
+from acu.http.generation import REFUSALS, Kind, generating
 from acu.http.route import Answer, Route
 from acu.http.settings import HttpSettings
-from acu.http.sse import stream_events
 from acu.http.wire.completions import COMPLETION_DECODER, CompletionBody, completion_request
 from acu.http.wire.responses import Completion, CompletionChoice, completion_logprobs, usage_of
-from agentflow.events import ChoiceFinished, FinishReason, TextDelta, TokenLogprob
-from agentflow.service import RunStream, Service
+from agentflow.events import ChoiceFinished, Event, FinishReason, TextDelta, TokenLogprob, Usage
+from agentflow.messages import CompletionRequest
+from agentflow.service import Service
 
 
 def routes(service: Service, settings: HttpSettings) -> tuple[Route, ...]:
     """The endpoint's entry in the table."""
-
-    async def completions(exchange: Exchange) -> web.StreamResponse:
-        body = COMPLETION_DECODER.decode(exchange.take_body())
-        exchange.model = body.model
-        exchange.streamed = bool(body.stream)
-        answer_id = new_id("cmpl-")
-        request = completion_request(
-            body, request_id=answer_id, caller=exchange.caller, deadline_s=exchange.deadline_s()
-        )
-        async with aclosing(await service.complete(request)) as events:
-            created = int(time.time())
-            try:
-                if body.stream:
-                    chunks = CompletionChunks(answer_id, created, body.model, include_usage=body.include_usage)
-                    return await stream_events(
-                        exchange,
-                        events,
-                        chunks,
-                        include_usage=body.include_usage,
-                        slow_reader_s=settings.slow_reader_s,
-                    )
-                texts, tokens, reasons = await _gather(events, len(request.prompts) * request.n)
-                usage = usage_of(events.usage)
-
-                def encode() -> bytes:
-                    choices = [
-                        CompletionChoice(
-                            i,
-                            "".join(texts[i]),
-                            completion_logprobs(tuple(tokens[i]), 0) if body.logprobs is not None else None,
-                            reason,
-                        )
-                        for i, reason in enumerate(reasons)
-                    ]
-                    answer = Completion(id=answer_id, created=created, model=body.model, choices=choices, usage=usage)
-                    return msgspec.json.encode(answer)
-
-                size = sum(map(len, texts)) + sum(map(len, tokens)) * (1 + (body.logprobs or 0))
-                return exchange.json(await encoded(encode, size))
-            finally:
-                exchange.settle(events)
-
+    kind = Kind(
+        id_prefix="cmpl-",
+        decoder=COMPLETION_DECODER,
+        request=completion_request,
+        call=service.complete,
+        form=CompletionForm,
+    )
     return (
         Route(
             method="POST",
             path="/v1/completions",
-            endpoint=completions,
+            endpoint=generating(kind, service, settings),
             scope="inference",
             name="createCompletion",
             summary="Continue texts, with no chat template.",
@@ -79,22 +39,51 @@ def routes(service: Service, settings: HttpSettings) -> tuple[Route, ...]:
                     Answer("With `stream`: their pieces as they come.", "text/event-stream", Completion),
                 )
             },
-            refusals=GENERATION_REFUSALS,
+            refusals=REFUSALS,
+            paced=True,
         ),
     )
 
 
-async def _gather(
-    events: RunStream, count: int
-) -> tuple[list[list[str]], list[list[TokenLogprob]], list[FinishReason]]:
-    """Texts, log probabilities and the reason of the end, for each choice."""
-    texts: list[list[str]] = [[] for _ in range(count)]
-    tokens: list[list[TokenLogprob]] = [[] for _ in range(count)]
-    reasons: list[FinishReason] = ["stop"] * count
-    async for event in events:
+class CompletionForm:
+    """The continuations of one request (see generation.Form)."""
+
+    def __init__(self, answer_id: str, body: CompletionBody, request: CompletionRequest) -> None:
+        count = len(request.prompts) * request.n
+        self.size = 0
+        self._id = answer_id
+        self._body = body
+        self._texts: list[list[str]] = [[] for _ in range(count)]
+        self._tokens: list[list[TokenLogprob]] = [[] for _ in range(count)]
+        self._reasons: list[FinishReason] = ["stop"] * count
+
+    def chunks(self, created: int) -> CompletionChunks:
+        """The continuations as a stream."""
+        return CompletionChunks(self._id, created, self._body.model, include_usage=self._body.include_usage)
+
+    def take(self, event: Event) -> None:
+        """Add an event to its choice."""
         if isinstance(event, TextDelta):
-            texts[event.choice].append(event.text)
-            tokens[event.choice].extend(event.logprobs or ())
+            tokens = event.logprobs or ()
+            self._texts[event.choice].append(event.text)
+            self._tokens[event.choice].extend(tokens)
+            self.size += 1 + len(tokens) * (1 + (self._body.logprobs or 0))
         elif isinstance(event, ChoiceFinished):
-            reasons[event.choice] = event.reason
-    return texts, tokens, reasons
+            self._reasons[event.choice] = event.reason
+
+    def encode(self, created: int, usage: Usage) -> bytes:
+        """All choices, as JSON."""
+        with_logprobs = self._body.logprobs is not None
+        choices = [
+            CompletionChoice(
+                i,
+                "".join(self._texts[i]),
+                completion_logprobs(tuple(self._tokens[i]), 0) if with_logprobs else None,
+                reason,
+            )
+            for i, reason in enumerate(self._reasons)
+        ]
+        answer = Completion(
+            id=self._id, created=created, model=self._body.model, choices=choices, usage=usage_of(usage)
+        )
+        return msgspec.json.encode(answer)

@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 
 from acu.http.exchange import Exchange, encoded, new_id
+from acu.http.generation import REFUSALS
 from acu.http.route import Answer, Route
 from acu.http.wire.embeddings import EMBEDDING_DECODER, EmbeddingBody, embedding_request
 from acu.http.wire.responses import Embedding, EmbeddingList, EmbeddingUsage
@@ -49,7 +50,8 @@ def routes(service: Service) -> tuple[Route, ...]:
             summary="Turn texts into vectors.",
             body=EmbeddingBody,
             answers={200: (Answer("The vectors, in the order of the inputs.", body=EmbeddingList),)},
-            refusals=(400, 404, 408, 413, 415, 417, 429, 503, 504),
+            refusals=REFUSALS,
+            paced=True,
         ),
     )
 

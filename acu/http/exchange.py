@@ -13,9 +13,11 @@ from aiohttp import web
 from msgspec import Struct
 
 from acu.http.errors import BadRequest
+from acu.http.pacing import pacing_headers
 from agentflow.events import Usage
 from agentflow.messages import Caller
 from agentflow.service import RunStream
+from agentflow.status import Room
 
 MAX_DEADLINE_MS = 86_400_000
 ENCODED_INLINE = 4_000  # values of an answer: about a millisecond
@@ -77,6 +79,7 @@ class Exchange:
         "peer",
         "queue_s",
         "request",
+        "room",
         "route",
         "started_at",
         "status",
@@ -94,6 +97,7 @@ class Exchange:
         self.caller = Caller(name="-")
         self.route = "-"
         self.path_argument = ""
+        self.room: Callable[[str | None], Room] | None = None  # asked for each answer of a paced route
         self.body = b""
         self.model: str | None = None
         self.streamed = False
@@ -142,12 +146,15 @@ class Exchange:
         return int(given) / 1000
 
     def response_headers(self) -> dict[str, str]:
-        """Headers that every answer carries."""
-        return {
+        """Headers that every answer carries, and on a paced route what room there is now."""
+        headers = {
             "x-request-id": self.id,
             "openai-processing-ms": str(int((time.monotonic() - self.started_at) * 1000)),
             "server": "acu",
         }
+        if self.room is not None:
+            headers |= pacing_headers(self.room(self.model))
+        return headers
 
     def json(self, body: bytes, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
         """An answer with a JSON body."""

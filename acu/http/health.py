@@ -33,11 +33,12 @@ class ModelReadiness(Struct, frozen=True):
 
 
 class Readiness(Struct, frozen=True):
-    """Whether requests are served now, and if not why."""
+    """Whether requests are served now, and if not why. `preloading` tells how far the weights are read from the disk."""
 
     ready: bool
     reason: str | None
     models: list[ModelReadiness]
+    preloading: str | None
 
 
 def routes(service: Service, hooks: Hooks) -> tuple[Route, ...]:
@@ -48,7 +49,8 @@ def routes(service: Service, hooks: Hooks) -> tuple[Route, ...]:
 
     async def readyz(exchange: Exchange) -> web.StreamResponse:
         status = service.status()
-        body = Readiness(status.ready, status.reason, [_readiness(model) for model in status.models])
+        models = [_readiness(model) for model in status.models]
+        body = Readiness(status.ready, status.reason, models, hooks.preloading() or None)
         if status.ready:
             return exchange.json(msgspec.json.encode(body))
         return exchange.json(msgspec.json.encode(body), status=503, headers=retry_headers(POLL_S))

@@ -10,6 +10,8 @@ from aiohttp import web
 
 from acu.http.errors import ErrorResponse
 from acu.http.exchange import Exchange
+from acu.http.pacing import MEANINGS as PACING
+from acu.http.pacing import PREFIX
 from acu.http.route import Answer, Route
 
 REF = "#/components/schemas/{name}"
@@ -20,7 +22,7 @@ MEANINGS = {
     404: "There is no such model or path.",
     405: "The path has no such method.",
     408: "The request did not arrive in time.",
-    413: "The body is too large.",
+    413: "The body is too large, or has too many values.",
     415: "The body is not application/json, or has a Content-Encoding.",
     417: "The expectation cannot be met.",
     429: "The queue is full: try again after the time given.",
@@ -28,6 +30,15 @@ MEANINGS = {
     500: "The server failed.",
     503: "The server cannot take the request now: try again after the time given.",
     504: "The deadline passed before the request could be taken.",
+}
+
+BEFORE_ROUTE = {"405", "431"}  # refusals that come before it is known which route it is
+PACING_HEADERS = {
+    f"{PREFIX}{name}": {
+        "description": meaning,
+        "schema": {"type": "string" if name.startswith("reset") else "integer"},
+    }
+    for name, meaning in PACING.items()
 }
 
 ANY_REQUEST = (400, 405, 408, 431, 500, 503)  # what a request may meet wherever it goes
@@ -136,6 +147,9 @@ def _responses(route: Route, schemas: dict[int, Any]) -> dict[str, Any]:
     error = {"application/json": {"schema": schemas[id(ErrorResponse)]}}
     for status in sorted(refusals):
         responses.setdefault(str(status), {"description": MEANINGS[status], "content": error})
+    if route.paced:
+        for told in responses.keys() - BEFORE_ROUTE:
+            responses[told]["headers"] = PACING_HEADERS
     return responses
 
 

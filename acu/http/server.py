@@ -9,8 +9,9 @@ aiohttp's protocol is kept as it is but for these rules, in the order in which a
 4. Bodies are bounded in size, time and number where they are read (bodies.py).
 5. A connection with no request is closed after `idle_timeout_s` (aiohttp's keep-alive timer, from the accept on).
 
-A client that closes its sending half within a request has truncated it: 400. Ending: `begin_drain` makes every answer
-the last of its connection; `settled` waits until all have been read by their clients; `cleanup` cancels what is left.
+A client that closes its sending half within a request has truncated it: 400. One that closes it before its answer has
+come counts as gone (`eof_received` says why). Ending: `begin_drain` makes every answer the last of its connection;
+`settled` waits until all have been read by their clients; `cleanup` cancels what is left.
 """
 
 from __future__ import annotations
@@ -35,17 +36,31 @@ FLUSH_S = 1.0
 SETTLE_EVERY_S = 0.02
 LINGER_S = 2.0  # how long a refused body is read away, so that the client gets to read the refusal
 NO_PEER = Peer("tcp", loopback=False)
+HALF_CLOSED = HttpError(
+    400, "The sending half of the connection was closed. Keep it open until the answer has come.", code="half_closed"
+)
 
 
 class Connection(RequestHandler):
     """One client connection."""
 
-    __slots__ = ("_face", "_head_bytes", "_head_timer", "_payload", "_settings", "line", "peer", "unanswered")
+    __slots__ = (
+        "_face",
+        "_head_bytes",
+        "_head_timer",
+        "_payload",
+        "_settings",
+        "half_closed",
+        "line",
+        "peer",
+        "unanswered",
+    )
 
     def __init__(self, server: FaceServer, face: Face, **options: Any) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
         self.peer = NO_PEER
         self.line: asyncio.Transport | None = None  # aiohttp forgets its own as soon as it closes it
+        self.half_closed = False  # whether the client sends no more, and its last request has not been begun
         self.unanswered = False  # whether the last request that was read still waits for its answer
         self._face = face
         self._settings = face.settings
@@ -112,14 +127,32 @@ class Connection(RequestHandler):
         self._lingering_time = 0.0
 
     def eof_received(self) -> bool:  # type: ignore[override]  # aiohttp never keeps a connection, asyncio may
-        """The client sends no more: it is gone, or has truncated its request. True keeps the connection for the answer."""
+        """The client sends no more: it is gone, or has truncated its request. True keeps the connection for the answer.
+
+        It could be a client that goes on reading: the network says the same of both, and to ask, by writing, reaches
+        the next hop only: a tunnel or proxy takes bytes for a client that has left. Nearly all are gone, and an answer
+        that nobody reads costs the engine seconds. So the end of what is sent ends the request, as it does in nginx and
+        uvicorn. Who does read on is told so.
+        """
         if self._head_bytes:
             self._cut(HttpError(400, "The request ends within its headers.", code="truncated_request"))
-        elif self.unanswered and not self._payload.is_eof() and not self.ssl_context:
-            self._payload.set_exception(web.RequestPayloadError("it ends too soon"))
-            self.close()
-            return True
+        elif self.unanswered and not self.ssl_context:
+            if not self._payload.is_eof():
+                self._payload.set_exception(web.RequestPayloadError("it ends too soon"))
+                self.close()
+                return True
+            if self._current_request is None:
+                self.half_closed = True  # the request came with it, and is begun first: what ends it leaves a record
+                return True
+            self.hang_up()
         return False
+
+    def hang_up(self) -> None:
+        """End the connection of a client that sends no more, and with it what is being done for it."""
+        request = self._current_request
+        if self.transport is not None and request is not None and not request.writer.output_size:
+            self.transport.write(raw_response(HALF_CLOSED))
+        self.force_close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Nothing more will come."""
@@ -189,6 +222,8 @@ class FaceServer(web.Server):
         connection = request.protocol
         assert isinstance(connection, Connection)
         self._answering += 1
+        if connection.half_closed:
+            asyncio.get_running_loop().call_soon(connection.hang_up)  # what needs no waiting is answered before that
         try:
             return await self._face.handle(request, connection.peer)
         finally:

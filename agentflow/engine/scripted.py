@@ -1,13 +1,11 @@
-"""ScriptedEngine and ScriptedEmbedder: deterministic stand-ins for a model, which ship and serve.
+"""ScriptedEngine: a deterministic stand-in for a model, which ships and serves.
 
-They are for tests, demos and for measuring everything around an engine. No process, thread or task is theirs.
+It is for tests, demos and for measuring everything around an engine. No process, thread or task is its own.
 
 **What is said.** A prompt's ids are bytes (ByteTokenizer). The first rule of the script that matches gives the answer,
 and `plan` (see script_plan.py) works out beforehand the whole sequence of tokens, where it ends and why.
 
-**When.** Token k of a stream is due at a fixed point of time, so a late loop causes no drift: whatever is due by then
-comes merged in one delta. All streams share one timer (`_Clock`), armed only while a reader waits, and streams that begin
-together are put out of phase, so that a thousand of them do not wake the loop all at once.
+**When.** Each stream has a timetable, and all share one timer, armed only while a reader waits (see script_timing.py).
 
 **Slots.** `max_running` streams run; others wait in order of priority, then of arrival. A stream gives its slot back
 when its last delta is handed out, or as soon as its generator is closed.
@@ -21,24 +19,17 @@ from __future__ import annotations
 import asyncio
 import heapq
 import re
-from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
-from functools import cached_property
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable
 from time import monotonic
-from typing import Any
 
 from agentflow.engine.protocol import Delta, EngineInfo, EngineStats, GenerateRequest, StartProgress
 from agentflow.engine.script import Rule, Script
 from agentflow.engine.script_plan import Cutter, last_user_text, plan
-from agentflow.errors import ContextLengthExceeded, EngineDied, EngineFailure, EngineStartFailed, InvalidRequest
+from agentflow.engine.script_start import pretend_to_start
+from agentflow.engine.script_timing import Clock, Pace
+from agentflow.errors import ContextLengthExceeded, EngineDied, EngineFailure, InvalidRequest
 from agentflow.tokenizer import ByteTokenizer
-
-_STAGES = ("importing", "loading", "warming")
-_START_TICK_S = 0.05
-_AT_ONCE = 32  # streams that are woken before the loop looks at something else
-_NO_RULE = Rule()
-_GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, are spread as evenly as can be
 
 
 class ScriptedEngine:
@@ -59,7 +50,7 @@ class ScriptedEngine:
         self._arrivals = 0
         self._prefixes = _PrefixCache()
         self._last_progress_at = 0.0
-        self._clock = _Clock()
+        self._clock = Clock()
 
     @property
     def failure(self) -> EngineFailure | None:
@@ -68,7 +59,7 @@ class ScriptedEngine:
 
     async def start(self, progress: Callable[[StartProgress], None]) -> EngineInfo:
         """As Engine.start; takes the script's `start_s` seconds."""
-        await _pretend_to_start(self._script, progress, lambda: self._failure)
+        await pretend_to_start(self._script, progress, lambda: self._failure)
         self._last_progress_at = monotonic()
         return EngineInfo(
             name="scripted",
@@ -91,7 +82,7 @@ class ScriptedEngine:
         try:
             await self._admit(stream, request.priority)
             cached = self._prefixes.match(prompt, request.cache_salt)
-            pace = _Pace(self._script, rule, stream.number)
+            pace = Pace(self._script, rule, stream.number)
             if pace.ttft_s:
                 await self._sleep(stream, pace.ttft_s)
             upto = pace.begin(monotonic())
@@ -206,7 +197,7 @@ class ScriptedEngine:
         while self._failure is None:
             stream.waiter = self._clock.loop.create_future()
             await stream.waiter
-        raise _again(self._failure)
+        raise self._failure.again()
 
     def _fault(self, rule: Rule, emitted: int, upto: int) -> int:
         """`upto`, or as far as the rule lets the engine come, which fails or hangs when it stands there already."""
@@ -227,60 +218,6 @@ class ScriptedEngine:
         self._disturbed = True
         for stream in self._streams:
             stream.wake()
-
-
-class ScriptedEmbedder:
-    """An Embedder without a model: texts with more three-byte sequences in common get nearer vectors."""
-
-    def __init__(self, script: Script | None = None, *, max_model_len: int = 8192) -> None:
-        self._script = script or Script()
-        self._max_model_len = max_model_len
-        self._failure: EngineFailure | None = None
-        self._outstanding = 0
-        self._last_progress_at = 0.0
-        self._died = asyncio.Event()
-        self.dimensions = self._script.dimensions
-
-    @property
-    def failure(self) -> EngineFailure | None:
-        """As Embedder.failure."""
-        return self._failure
-
-    async def start(self, progress: Callable[[StartProgress], None]) -> EngineInfo:
-        """As Embedder.start."""
-        await _pretend_to_start(self._script, progress, lambda: self._failure)
-        self._last_progress_at = monotonic()
-        return EngineInfo(name="scripted", max_model_len=self._max_model_len, max_running=1024)
-
-    async def embed(self, inputs: Sequence[Sequence[int]]) -> Any:
-        """As Embedder.embed."""
-        self._outstanding += len(inputs)
-        try:
-            if self._script.embed_s and self._failure is None:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._died.wait(), self._script.embed_s)
-            if self._failure is not None:
-                raise _again(self._failure)
-            self._last_progress_at = monotonic()
-            return _trigram_vectors(inputs, self.dimensions)
-        finally:
-            self._outstanding -= len(inputs)
-
-    def stats(self) -> EngineStats:
-        """As Embedder.stats."""
-        return EngineStats(
-            outstanding=self._outstanding, running=self._outstanding, last_progress_at=self._last_progress_at
-        )
-
-    def kill(self, reason: EngineFailure | None = None) -> None:
-        """As Embedder.kill."""
-        if self._failure is None:
-            self._failure = reason or EngineDied("the scripted embedder was killed")
-            self._died.set()
-
-    async def stop(self, timeout_s: float) -> None:
-        """As Embedder.stop."""
-        self.kill()
 
 
 class _Stream:
@@ -304,91 +241,6 @@ class _Stream:
     def wake(self) -> None:
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
-
-
-class _Clock:
-    """Wakes any number of waiters at their times, to the millisecond, with one timer of the loop.
-
-    At most `_AT_ONCE` of them a turn of the loop: when a thousand are due, because the loop is late or because they began
-    together, whoever else waits for the loop comes between them.
-    """
-
-    def __init__(self) -> None:
-        # By the millisecond of `monotonic` that they are due in, and a heap of those milliseconds.
-        self._slots: dict[int, deque[asyncio.Future[None]]] = {}
-        self._order: list[int] = []
-        self._timer: asyncio.Handle | None = None
-
-    @cached_property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that runs. Kept, because to ask for it costs a system call."""
-        return asyncio.get_running_loop()
-
-    def ring(self, waiter: asyncio.Future[None], due: float) -> None:
-        """Give `waiter` its result at the time `due`, unless it is done by then."""
-        slot = int(due * 1000)
-        if (waiters := self._slots.get(slot)) is not None:
-            waiters.append(waiter)
-            return
-        self._slots[slot] = deque((waiter,))
-        heapq.heappush(self._order, slot)
-        if slot == self._order[0]:
-            self._arm(monotonic())
-
-    def _arm(self, now: float) -> None:
-        """Have the first slot waited for, up to its end: timers that are rounded to milliseconds come early."""
-        if self._timer is not None:
-            self._timer.cancel()
-        wait_s = (self._order[0] + 1) / 1000 - now
-        self._timer = self.loop.call_later(wait_s, self._tick) if wait_s > 0 else self.loop.call_soon(self._tick)
-
-    def _tick(self) -> None:
-        now = monotonic()
-        upto = int(now * 1000)
-        left = _AT_ONCE
-        while left and self._order and self._order[0] <= upto:
-            waiters = self._slots[self._order[0]]
-            while left and waiters:
-                waiter = waiters.popleft()
-                if not waiter.done():
-                    waiter.set_result(None)
-                    left -= 1
-            if not waiters:
-                del self._slots[heapq.heappop(self._order)]
-        self._timer = None
-        if self._order:
-            self._arm(now)
-
-
-class _Pace:
-    """The timetable of a stream. Token 0 is due when it begins, token k a fixed time after that."""
-
-    __slots__ = ("_origin", "_phase", "interval_s", "per_delta", "ttft_s")
-
-    def __init__(self, script: Script, rule: Rule | None, number: int) -> None:
-        rule = rule or _NO_RULE
-        rate = script.tokens_per_s if rule.tokens_per_s is None else rule.tokens_per_s
-        self.ttft_s = script.ttft_s if rule.ttft_s is None else rule.ttft_s
-        self.per_delta = rule.tokens_per_delta or script.tokens_per_delta
-        self.interval_s = 1.0 / rate if rate else 0.0
-        # Token 1 comes up to one interval early: no stream is ever slower than its rate.
-        self._phase = number * _GOLDEN % 1.0 * self.interval_s
-        self._origin = 0.0
-
-    def begin(self, now: float) -> int:
-        """Start the clock. Returns how many tokens are due."""
-        self._origin = now - self._phase
-        return self.per_delta
-
-    def next(self, now: float, emitted: int) -> tuple[int, float]:
-        """How many tokens the next delta should reach, and when it is due (not after `now`: it is late)."""
-        upto = emitted + self.per_delta
-        if not self.interval_s:
-            return upto, now
-        due = self._origin + (upto - 1) * self.interval_s
-        if due <= now:
-            upto = max(upto, int((now - self._origin) / self.interval_s) + 1)
-        return upto, due
 
 
 class _PrefixCache:
@@ -419,39 +271,3 @@ class _PrefixCache:
         self.queries += len(prompt)
         self.hits += cached
         return cached
-
-
-def _again(failure: EngineFailure) -> EngineFailure:
-    """A copy to raise: each stream that raises an exception adds its own traceback to it."""
-    return type(failure)(*failure.args)
-
-
-async def _pretend_to_start(
-    script: Script, progress: Callable[[StartProgress], None], failure: Callable[[], EngineFailure | None]
-) -> None:
-    """Report the stages of a start over `start_s` seconds; raises EngineStartFailed if it is killed or told to."""
-    begun = monotonic()
-    for number, stage in enumerate(_STAGES, start=1):
-        ends = begun + script.start_s * number / len(_STAGES)
-        while True:
-            elapsed = (monotonic() - begun) / script.start_s if script.start_s else 1.0
-            progress(StartProgress(stage, min(elapsed, 1.0)))
-            if (died := failure()) is not None:
-                raise EngineStartFailed(f"the start was interrupted: {died}")
-            if (left := ends - monotonic()) <= 0:
-                break
-            await asyncio.sleep(min(left, _START_TICK_S))
-    if script.fail_start is not None:
-        raise EngineStartFailed(script.fail_start)
-
-
-def _trigram_vectors(inputs: Sequence[Sequence[int]], dimensions: int) -> Any:
-    """Count each three-token sequence in the bucket that it hashes to; unit length. Shape [inputs, dimensions]."""
-    import numpy as np  # here, because it takes 0.1 s to import and only an embedder needs it
-
-    vectors = np.zeros((len(inputs), dimensions), dtype=np.float32)
-    for row, ids in zip(vectors, inputs, strict=True):
-        padded = np.array([0, *ids, 0, 0], dtype=np.uint64)
-        mixed = (padded[:-2] * np.uint64(1_000_003) + padded[1:-1]) * np.uint64(1_000_003) + padded[2:]
-        np.add.at(row, (mixed * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(33)) % np.uint64(dimensions), 1.0)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

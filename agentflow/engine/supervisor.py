@@ -87,7 +87,6 @@ class Supervisor(Generic[E]):
         self._stop_timeout_s: float | None = None
         self._stopping = asyncio.Event()
         self._stopped = asyncio.Event()
-        self._changed = asyncio.Event()
         self._running = False
 
     @property
@@ -121,15 +120,6 @@ class Supervisor(Generic[E]):
             last_error=str(failure) if failure else self._last_error,
             uptime_s=time.monotonic() - self._ready_at if ready else 0.0,
         )
-
-    async def wait_ready(self, timeout_s: float) -> E:
-        """The engine, as soon as it takes work. Raises TimeoutError after `timeout_s`, or at once when stopped."""
-        async with asyncio.timeout(timeout_s):
-            while self._state != "ready" or self._current is None:
-                if self._state == "stopped":
-                    raise TimeoutError(f"engine {self.id} is stopped")
-                await self._changed.wait()
-        return self._current
 
     async def run(self) -> None:
         """Start, watch and replace the engine until `stop` or cancellation."""
@@ -241,8 +231,6 @@ class Supervisor(Generic[E]):
         if (self._state, self._stage, self._fraction) == (state, stage, fraction):
             return
         self._state, self._stage, self._fraction = state, stage, fraction
-        self._changed.set()
-        self._changed = asyncio.Event()
         self._on_change(self)
 
 

@@ -27,6 +27,14 @@ class WaitEstimate:
             return None
         return self._held_s * (ahead + 1) / seats
 
+    def empty_s(self, *, waiting: int, running: int, seats: int) -> float:
+        """Seconds until `waiting` and `running` runs have all ended if none comes; 1 s for any while nothing was learned."""
+        if not waiting and not running:
+            return 0.0
+        if self._held_s is None or seats < 1:
+            return 1.0
+        return self._held_s * (waiting / seats + (1 if running else 0))
+
     def retry_after_s(self, *, waiting: int, seats: int) -> float:
         """When a refused caller should come again: when half of the queue will have gone, 1 s at the least."""
         wait = self.wait_s(ahead=waiting // 2, seats=seats)

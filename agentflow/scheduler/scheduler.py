@@ -36,6 +36,7 @@ from agentflow.errors import (
 )
 from agentflow.run import Run, RunStatus
 from agentflow.scheduler.pool import Pool, Slot
+from agentflow.status import Room
 
 DRAIN_RETRY_S = 5.0
 FINISHED = frozenset({"stop", "length"})  # the ends of an answer that is whole
@@ -183,6 +184,29 @@ class Scheduler:
     def running(self) -> int:
         """Runs that hold a seat, over all pools."""
         return len(self._seats)
+
+    def room(self, pool: Pool[Ticket] | None) -> Room:
+        """What is still admitted to `pool`; None: to all pools together. The queue's bounds hold over all of them."""
+        requests, taken, reset_s = self._config.queue_limit, self.queued, 0.0
+        for each in self.pools.values() if pool is None else (pool,):
+            seats, running = each.seats, each.running
+            requests += seats
+            taken += running
+            reset_s = max(reset_s, each.estimate.empty_s(waiting=len(each.waiting), running=running, seats=seats))
+        return Room(
+            requests=requests,
+            requests_free=max(0, requests - taken),
+            requests_reset_s=reset_s,
+            tokens=self._config.queue_tokens,
+            tokens_free=max(0, self._config.queue_tokens - self._queued_tokens),
+            tokens_reset_s=self._queue_empty_s() if self._queued_tokens else 0.0,
+        )
+
+    def _queue_empty_s(self) -> float:
+        return max(
+            each.estimate.empty_s(waiting=len(each.waiting), running=0, seats=each.seats)
+            for each in self.pools.values()
+        )
 
     def submit(self, pool: Pool[Ticket], runs: Iterable[Run]) -> list[Ticket]:
         """Queue or seat all of `runs`, or none. Raises Refused."""

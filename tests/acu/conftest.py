@@ -25,7 +25,7 @@ def daemon(tmp_path: Path, clean_environ: dict[str, str]) -> Iterator[DaemonFact
     """Starts daemons; each that still runs at the end of the test is stopped, with exit code 0 and nothing left.
 
     `config` is laid over the test's own configuration, `script` is the scripted engine's, `flags` are more words of
-    the command line. With `ready=False` it returns as soon as the daemon accepts.
+    the command line; `scripted=False` takes the configured engines. With `ready=False` it returns as soon as it accepts.
     """
     started: list[RunningDaemon] = []
 
@@ -35,6 +35,7 @@ def daemon(tmp_path: Path, clean_environ: dict[str, str]) -> Iterator[DaemonFact
         script: Mapping[str, Any] | None = None,
         flags: tuple[str, ...] = (),
         environ: Mapping[str, str] | None = None,
+        scripted: bool = True,
         ready: bool = True,
     ) -> RunningDaemon:
         number = len(started)
@@ -48,11 +49,13 @@ def daemon(tmp_path: Path, clean_environ: dict[str, str]) -> Iterator[DaemonFact
         if script is not None:
             (tmp_path / f"script{number}.yaml").write_text(yaml.safe_dump(dict(script)))
             flags = (*flags, "--script", str(tmp_path / f"script{number}.yaml"))
+        if scripted:
+            flags = ("--engine", "scripted", *flags)
         log = tmp_path / f"log{number}"
         own_environ = {**clean_environ, **(environ or {})}
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "acu", "serve", "-c", str(path), "--engine", "scripted", *flags],
+                [sys.executable, "-m", "acu", "serve", "-c", str(path), *flags],
                 cwd=ROOT,
                 env=own_environ,
                 stdin=subprocess.DEVNULL,

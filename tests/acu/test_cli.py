@@ -17,7 +17,7 @@ def test_help_shows_every_command_the_exit_codes_and_where_the_configuration_lie
 ) -> None:
     done = acu("--help", environ=clean_environ)
     assert done.returncode == 0
-    for word in (*COMMANDS, "exit codes:", "ACU_CONFIG", "/etc/acu/acu.yaml", "acu models pull"):
+    for word in (*COMMANDS, "exit codes:", "ACU_CONFIG", "/etc/acu/acu.yaml", "acu serve --pull"):
         assert word in done.stdout
 
 
@@ -35,6 +35,44 @@ def test_wrong_usage_is_exit_code_2_on_standard_error(words: tuple[str, ...], cl
     done = acu(*words, environ=clean_environ)
     assert (done.returncode, done.stdout) == (2, "")
     assert "usage: acu" in done.stderr
+
+
+def test_a_word_too_many_shows_the_usage_of_the_command(clean_environ: dict[str, str]) -> None:
+    done = acu("chat", "hello", environ=clean_environ)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("usage: acu chat ")
+    assert "acu chat: error: unrecognized arguments: hello" in done.stderr
+
+
+def test_help_is_a_command_as_well(clean_environ: dict[str, str]) -> None:
+    for words, usage in ((("help",), "usage: acu [-h]"), (("help", "serve"), "usage: acu serve ")):
+        done = acu(*words, environ=clean_environ)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(usage)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_is_no_error(closed: str, clean_environ: dict[str, str]) -> None:
+    done = run_in_bash(f"-m acu version {closed}", clean_environ)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_no_file_takes_the_place_of_a_closed_standard_stream(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    program, report = tmp_path / "program.py", tmp_path / "report"
+    program.write_text(
+        "import sys; from acu.__main__ import keep_standard_streams; keep_standard_streams()\n"
+        "file = open(sys.argv[1], 'w')\n"
+        "print('lost'); print('lost', file=sys.stderr); print(file.fileno() > 2, file=file)"
+    )
+    assert run_in_bash(f"{program} {report} <&- >&- 2>&-", clean_environ).returncode == 0
+    assert report.read_text() == "True\n"
+
+
+def run_in_bash(words: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run Python with these words, in which a shell closes streams."""
+    command = ["bash", "-c", f"exec {sys.executable} {words}"]
+    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
 
 
 def test_version_names_the_parts(clean_environ: dict[str, str]) -> None:
@@ -62,8 +100,9 @@ def test_the_command_is_found_behind_the_configuration_option() -> None:
 
 def test_a_command_imports_no_other_command_and_no_heavy_library(clean_environ: dict[str, str]) -> None:
     program = (
-        "import sys; from acu import cli, cli_status\n"
-        "assert not {'rich', 'structlog', 'aiohttp', 'uvloop', 'numpy', 'acu.daemon', 'acu.cli_chat'} & set(sys.modules)"
+        "import sys; from acu import cli; from acu.commands import status\n"
+        "heavy = {'rich', 'structlog', 'aiohttp', 'uvloop', 'numpy', 'yaml', 'acu.daemon', 'acu.commands.chat'}\n"
+        "assert not heavy & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=clean_environ, check=True)
 

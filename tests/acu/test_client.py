@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from acu import cli_chat
 from acu.cli import main
 from acu.client import Client, Target, split_url
+from acu.commands import chat
 from acu.errors import AcuError, DaemonUnreachable
 
 Listen = Callable[[bytes | None], Path]
@@ -78,7 +78,7 @@ def test_silence_is_called_a_time_out(listen: Listen) -> None:
 def test_chat_does_not_wait_forever_for_a_listener_that_says_nothing(
     listen: Listen, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli_chat, "READY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(chat, "READY_TIMEOUT_S", 0.05)
     assert main(["chat", "--once", "x", "--socket", str(listen(None))]) == 3
     assert "timed out" in capsys.readouterr().err
 

@@ -250,8 +250,8 @@ def loaded(addresses):
     print(json.dumps(sorted(sys.modules)), flush=True)
     os.unlink(sys.argv[1])
     os._exit(0)
-import acu.cli_serve
-acu.cli_serve.tell = loaded
+import acu.commands.serve
+acu.commands.serve.tell = loaded
 cli.main(["serve", "--engine", "scripted", "--no-tcp", "--socket", sys.argv[1]])
 """
     done = subprocess.run(
@@ -285,19 +285,41 @@ def test_sighup_reloads_the_keys_and_names_what_needs_a_restart(daemon: DaemonFa
     reload = next(line for line in running.log_lines() if line["event"] == "reloaded")
     assert reload["needs_restart"] == ["scheduler.queue_limit"]
 
-    keys.write_text("not keys")
-    running.signal(signal.SIGHUP)
-    until(lambda: running.events().count("reloaded") == 2, "the second reload")
-    assert models_status(running, "sk-two-000000000000") == 200, "broken keys leave the old ones in use"
-    for count, broken in enumerate(('- !!int "zz"', "[" * 3000, '- {name: x, key: "\\ud800sk-00000000000000"}'), 3):
-        keys.write_text(broken)
+
+def test_a_reload_says_what_it_kept_and_why(daemon: DaemonFactory, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {name: two, key: sk-two-000000000000}\n")
+    keys.chmod(0o600)
+    running = daemon({"network": {"api_keys_file": str(keys)}})
+
+    def reload(event: str) -> dict[str, Any]:
+        before = running.events().count(event)
         running.signal(signal.SIGHUP)
-        until(lambda count=count: running.events().count("reloaded") == count, "another reload")  # type: ignore[misc]
+        until(lambda: running.events().count(event) == before + 1, event)
+        assert models_status(running, "sk-two-000000000000") == 200, "what cannot be read leaves the old keys in use"
+        return [line for line in running.log_lines() if line["event"] == event][-1]
+
+    for broken in ("not keys", '- !!int "zz"', "[" * 3000, '- {name: x, key: "\\ud800sk-00000000000000"}'):
+        keys.write_text(broken)
+        line = reload("reloaded in part")
+        assert line["level"] == "error"
+        assert list(line["kept"]) == ["the old API keys"]
+        assert str(keys) in line["kept"]["the old API keys"]
     keys.unlink()
     os.mkfifo(keys, 0o600)
-    running.signal(signal.SIGHUP)
-    until(lambda: running.events().count("reloaded") == 6, "the reload of a FIFO")
-    assert models_status(running, "sk-two-000000000000") == 200, "whatever the file is"
+    assert "is not a regular file" in reload("reloaded in part")["kept"]["the old API keys"]
+    good = running.config.read_text()
+    running.config.write_text(good + "daemn: {}\n")
+    kept = reload("nothing was reloaded")["kept"]
+    assert "daemn: unknown key; did you mean daemon?" in kept["the running settings"]
+    assert list(kept) == ["the old API keys", "the running settings"]
+    keys.unlink()
+    keys.write_text("- {name: two, key: sk-two-000000000000}\n")
+    keys.chmod(0o600)
+    assert list(reload("reloaded in part")["kept"]) == ["the running settings"]
+    running.config.write_text(good)
+    assert "kept" not in reload("reloaded")
+    assert "reloaded in part" in running.events()
     assert "sk-" not in running.log.read_text()
 
 

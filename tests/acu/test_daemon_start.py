@@ -1,4 +1,4 @@
-"""What the daemon refuses to start on: exit code 2, one line that says what to do, and nothing left."""
+"""What the daemon refuses to start on: exit code 2, a line a problem that says what to do, and nothing left."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import socket
 import ssl
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,21 +24,27 @@ from acu.client import Client, Target
 from tests.acu.running import DaemonFactory, acu
 
 
-def refusal(tmp_path: Path, environ: dict[str, str], document: dict[str, object], *flags: str) -> str:
+def refusal(tmp_path: Path, environ: dict[str, str], document: Mapping[str, Any], *flags: str) -> str:
     """The one line with which `acu serve` refuses a configuration."""
+    (problem,) = refusals(tmp_path, environ, document, *flags)
+    return problem
+
+
+def refusals(tmp_path: Path, environ: dict[str, str], document: Mapping[str, Any], *flags: str) -> list[str]:
+    """The lines with which `acu serve` refuses a configuration."""
     path = tmp_path / "refused.yaml"
     network = {"bind_addr": "127.0.0.1:0", "unix_socket": str(tmp_path / "refused.sock")}
     sections = dict(document)
-    sections["network"] = network | dict(sections.get("network", {}))  # type: ignore[call-overload]
+    sections["network"] = network | dict(sections.get("network", {}))
     path.write_text(yaml.safe_dump(sections))
     before = sorted(tmp_path.iterdir())
     done = acu("serve", "-c", str(path), *flags, environ=environ)
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
-    assert done.stderr.startswith("acu: ")
-    assert done.stderr.count("\n") == 1, done.stderr
     assert sorted(tmp_path.iterdir()) == before, "something is left behind"
-    return done.stderr.removeprefix("acu: ").strip()
+    lines = done.stderr.splitlines()
+    assert all(line.startswith("acu: ") for line in lines), done.stderr
+    return [line.removeprefix("acu: ") for line in lines]
 
 
 SCRIPTED = ("--engine", "scripted")
@@ -45,9 +53,10 @@ SCRIPTED = ("--engine", "scripted")
 def test_a_model_that_is_not_there_names_the_command_that_pulls_it(
     tmp_path: Path, clean_environ: dict[str, str]
 ) -> None:
-    text = refusal(tmp_path, clean_environ, {})
-    assert text.startswith("models.large.model: ")
-    assert "acu models pull smollm2-135m-instruct" in text
+    chat, embed = refusals(tmp_path, clean_environ, {})
+    assert chat.startswith("models.large.model: ")
+    assert "acu models pull smollm2-135m-instruct" in chat
+    assert embed.startswith("models.embed.model: ")
 
 
 def test_an_unknown_model_is_refused(tmp_path: Path, clean_environ: dict[str, str]) -> None:
@@ -62,10 +71,11 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(tmp_path: Path, clean_en
 
 
 def test_a_script_that_cannot_be_read_is_refused(tmp_path: Path, clean_environ: dict[str, str]) -> None:
-    text = refusal(tmp_path, clean_environ, {}, *SCRIPTED, "--script", str(tmp_path / "none.yaml"))
+    models = {"models": {"large": {"model": "any"}}}
+    text = refusal(tmp_path, clean_environ, models, *SCRIPTED, "--script", str(tmp_path / "none.yaml"))
     assert "models.large.script" in text
     (tmp_path / "bad.yaml").write_text("answr: x")
-    text = refusal(tmp_path, clean_environ, {}, *SCRIPTED, "--script", str(tmp_path / "bad.yaml"))
+    text = refusal(tmp_path, clean_environ, models, *SCRIPTED, "--script", str(tmp_path / "bad.yaml"))
     assert "models.large.script" in text
     assert "answr" in text
 
@@ -115,6 +125,19 @@ def test_an_audit_log_that_cannot_be_written_is_refused(tmp_path: Path, clean_en
     assert text.startswith("daemon.audit_log: ")
     text = refusal(tmp_path, clean_environ, {"daemon": {"audit_log": "/dev/full/x"}}, *SCRIPTED)
     assert "Not a directory" in text
+    assert "Is a directory" in refusal(tmp_path, clean_environ, {"daemon": {"audit_log": str(tmp_path)}}, *SCRIPTED)
+    os.mkfifo(tmp_path / "fifo")  # which nobody reads
+    text = refusal(tmp_path, clean_environ, {"daemon": {"audit_log": str(tmp_path / "fifo")}}, *SCRIPTED)
+    assert "No such device or address" in text
+
+
+def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    document = {
+        "network": {"tls_cert_file": str(tmp_path / "none"), "tls_key_file": str(tmp_path / "none")},
+        "daemon": {"audit_log": str(tmp_path / "no" / "audit")},
+    }
+    fields = [line.partition(":")[0] for line in refusals(tmp_path, clean_environ, document)]
+    assert fields == ["models.large.model", "models.embed.model", "network.tls_cert_file", "daemon.audit_log"]
 
 
 def test_tls_files_that_are_none_are_refused(tmp_path: Path, clean_environ: dict[str, str]) -> None:

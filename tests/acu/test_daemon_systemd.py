@@ -79,6 +79,25 @@ def test_a_reload_is_told_from_its_beginning_to_its_end(daemon: DaemonFactory, m
     until(lambda: manager.count("READY") == 2, "READY again")
     stamp = int(manager.values("MONOTONIC_USEC")[0])
     assert abs(stamp / 1e6 - time.clock_gettime(time.CLOCK_MONOTONIC)) < 60
+    assert "reloaded" in manager.values("STATUS")
+
+
+def test_a_reload_that_is_refused_is_told_with_its_reason_for_as_long_as_it_is_so(
+    daemon: DaemonFactory, manager: Manager
+) -> None:
+    running = daemon(environ={"NOTIFY_SOCKET": manager.address})
+    good = running.config.read_text()
+    running.config.write_text(good + "daemn: {}\n")
+    running.signal(signal.SIGHUP)
+    until(lambda: manager.count("READY") == 2, "READY again")
+    (ended,) = [message["STATUS"] for message in manager.receive()[1:] if "READY" in message]
+    assert ended.startswith("nothing was reloaded; the running settings stay: daemn: unknown key; did you mean daemon?")
+    until(
+        lambda: manager.values("STATUS")[-1] == f"serving scripted, scripted-embed; 0 running, 0 waiting; {ended}", "it"
+    )
+    running.config.write_text(good)
+    running.signal(signal.SIGHUP)
+    until(lambda: manager.values("STATUS")[-1] == "serving scripted, scripted-embed; 0 running, 0 waiting", "the end")
 
 
 def test_the_watchdog_is_fed_while_the_loop_goes_on_and_not_while_it_stands(

@@ -276,7 +276,7 @@ def test_clients_that_drop_in_mid_stream_free_the_engine(daemon: RealDaemon) -> 
 
     def idle() -> bool:
         running = daemon.get("/acu/v1/status")["service"]["running"]
-        return running == 0 and daemon.engine()["stats"]["outstanding"] == 0
+        return bool(running == 0 and daemon.engine()["stats"]["outstanding"] == 0)
 
     until(idle, "nothing runs any more", 30)
 

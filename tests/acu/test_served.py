@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from acu.config import AcuConfig, GpuConfig
 from acu.errors import StartRefused
 from acu.hardware import Gpu, Report
-from acu.served import Budget, gpu_budget, plan_models, scripted
-from agentflow.config import ModelConfig
+from acu.served import Budget, build, gpu_budget, plan_models, scripted
+from agentflow.config import ModelConfig, SamplingConfig
+from agentflow.messages import Sampling
 
 GIB = 1 << 30
 A10G = Gpu(index=0, name="NVIDIA A10G", memory_mb=23_028, memory_free_mb=22_700)
@@ -108,3 +109,17 @@ def test_files_that_the_configuration_names_must_be_there(tmp_path: Path) -> Non
     config = AcuConfig(models={"large": ModelConfig(model="m", chat_template=str(tmp_path / "none"))})
     with pytest.raises(StartRefused, match=r"models\.large\.chat_template: .*none is not a file"):
         plan_models(config, report())
+
+
+def test_sampling_is_the_operators_then_the_models_then_openais(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "m")
+    (folder / "generation_config.json").write_text('{"temperature": 0.7, "top_k": 20}')
+    models = {
+        "large": ModelConfig(model=str(folder), served_name="a", sampling=SamplingConfig(temperature=0.1)),
+        "small": ModelConfig(model=str(folder), served_name="b"),
+        "play": ModelConfig(model="x", engine="scripted", sampling=SamplingConfig(top_p=0.5)),
+    }
+    plans = plan_models(AcuConfig(models=models), report())
+    wanted = [Sampling(temperature=0.1, top_k=20), Sampling(temperature=0.7, top_k=20), Sampling(top_p=0.5)]
+    assert [plan.sampling for plan in plans] == wanted
+    assert [build(plan).sampling for plan in plans] == wanted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Literal
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,7 +17,13 @@ from agentflow.status import EngineStatus, ModelStatus, ServiceStatus
 MODEL = '{model_name="m"}'
 
 
-def run(status: RunStatus, reason: str | None = None, *, kind: str = "generate", request_id: str = "chatcmpl-1") -> Run:
+def run(
+    status: RunStatus,
+    reason: str | None = None,
+    *,
+    kind: Literal["generate", "embed"] = "generate",
+    request_id: str = "chatcmpl-1",
+) -> Run:
     """A run that ended: 0.5 s in the queue, first token at 1 s, ten more within one second."""
     ended = Run(
         id="r",

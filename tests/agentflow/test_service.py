@@ -14,7 +14,8 @@ import pytest
 
 from agentflow.config import ModelConfig, SchedulerConfig
 from agentflow.engine.script import Rule, Script
-from agentflow.engine.scripted import ScriptedEmbedder, ScriptedEngine
+from agentflow.engine.scripted import ScriptedEngine
+from agentflow.engine.scripted_embedder import ScriptedEmbedder
 from agentflow.errors import (
     ContextLengthExceeded,
     Draining,
@@ -108,7 +109,7 @@ async def test_a_model_answers_to_its_aliases_and_to_no_other_name() -> None:
     async with bench(says("x")) as it:
         stream = await it.service.chat(ChatRequest(id="1", model="large", messages=(Message("user", "hi"),)))
         assert text_of([event async for event in stream]) == "x"
-        with pytest.raises(UnknownModel, match="'huge' is not served here. Served: e, m"):
+        with pytest.raises(UnknownModel, match="'huge' is not served here. Served: e"):
             await it.service.chat(ChatRequest(id="2", model="huge", messages=(Message("user", "hi"),)))
         with pytest.raises(InvalidRequest, match="makes embeddings"):
             await it.service.chat(ChatRequest(id="3", model="embed", messages=(Message("user", "hi"),)))
@@ -407,3 +408,15 @@ async def test_many_texts_are_encoded_beside_the_loop(monkeypatch: pytest.Monkey
         assert len(threads) == 1
         await it.service.embed(EmbeddingRequest(id="r", model="e", inputs=("x",)))
         assert threading.get_ident() in threads
+
+
+async def test_a_models_sampling_is_told_by_name_and_by_alias_and_in_its_status() -> None:
+    wanted = Sampling(temperature=0.2, top_p=0.9)
+    engines = (ScriptedEngine,)
+    served = ServedModel(
+        "m", ("large",), "chat", ModelConfig(model="x"), None, 1, ByteTokenizer, engines, sampling=wanted
+    )
+    service = Service((served,), SchedulerConfig(), lambda _: None)
+    assert service.sampling_defaults("m") == service.sampling_defaults("large") == wanted
+    assert service.sampling_defaults("other") == Sampling()
+    assert service.status().models[0].sampling == {"temperature": 0.2, "top_p": 0.9}

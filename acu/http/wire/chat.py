@@ -7,16 +7,16 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from acu.http.errors import BadRequest
-from acu.http.wire.decode import BodyDecoder, clean_json, clean_text
-from acu.http.wire.sampling import GenerationBody, Unsupported
-from agentflow.messages import Caller, ChatRequest, Message, Structured, Tool, ToolCall, ToolChoice
+from acu.http.wire.decode import UNSUPPORTED, BodyDecoder, clean_json, clean_text
+from acu.http.wire.sampling import Envelope, GenerationBody, Unsupported
+from agentflow.messages import ChatRequest, Message, Structured, Tool, ToolCall, ToolChoice
 
 FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
 class ContentPart(Struct, forbid_unknown_fields=True):
-    """A piece of a message. Only `text` (and an assistant's own `refusal`) can be read here."""
+    """A piece of a message. Only `text` (and an assistant's own `refusal`) can be read here. The last field is a hint."""
 
     type: str
     text: str | None = None
@@ -24,6 +24,7 @@ class ContentPart(Struct, forbid_unknown_fields=True):
     image_url: Any = None
     input_audio: Any = None
     file: Any = None
+    prompt_cache_breakpoint: Any = None
 
 
 class CalledFunction(Struct, forbid_unknown_fields=True):
@@ -114,31 +115,47 @@ class ChatBody(GenerationBody, kw_only=True, forbid_unknown_fields=True):
     functions: Unsupported = None
     function_call: Unsupported = None
     audio: Unsupported = None
-    modalities: Unsupported = None
+    modalities: list[str] | None = None
     prediction: Unsupported = None
     web_search_options: Unsupported = None
+    moderation: Unsupported = None
 
 
 CHAT_DECODER = BodyDecoder(ChatBody)
 
 
-def chat_request(body: ChatBody, *, request_id: str, caller: Caller, deadline_s: float | None) -> ChatRequest:
+def chat_request(body: ChatBody, envelope: Envelope) -> ChatRequest:
     """The orchestrator's value of `body`. Raises BadRequest for what the types could not say."""
     body.check_stream_options()
+    _check_modalities(body.modalities)
     tools = _tools(body.tools or [])
     return ChatRequest(
-        id=request_id,
+        id=envelope.id,
         model=clean_text(body.model, "model"),
         messages=tuple(_message(message, f"messages[{i}]") for i, message in enumerate(body.messages)),
         tools=tools,
         tool_choice=_tool_choice(body.tool_choice, tools),
         parallel_tool_calls=body.parallel_tool_calls is not False,
-        sampling=body.sampling(max_tokens=_max_tokens(body), logprobs=_logprobs(body), structured=_structured(body)),
+        sampling=body.sampling(
+            envelope.defaults,
+            max_tokens=_max_tokens(body),
+            logprobs=_logprobs(body),
+            structured=_structured(body),
+        ),
         n=body.n or 1,
         priority=body.priority or 0,
-        deadline_s=deadline_s,
-        caller=caller,
+        deadline_s=envelope.deadline_s,
+        caller=envelope.caller,
     )
+
+
+def _check_modalities(modalities: list[str] | None) -> None:
+    if modalities is not None and modalities != ["text"]:
+        raise BadRequest(
+            f"Unsupported parameter: 'modalities'. {UNSUPPORTED['modalities']}",
+            param="modalities",
+            code="unsupported_parameter",
+        )
 
 
 def _max_tokens(body: ChatBody) -> int | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from array import array
+from typing import Annotated, cast
 
 from msgspec import Meta
 
 from acu.http.errors import BadRequest
 from acu.http.wire.decode import BodyDecoder, clean_text
-from acu.http.wire.sampling import GenerationBody, Token, Unsupported
-from agentflow.messages import Caller, CompletionRequest
+from acu.http.wire.sampling import Envelope, GenerationBody, Token, Unsupported
+from agentflow.messages import CompletionRequest
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 MAX_PROMPTS = 128
@@ -30,27 +31,26 @@ class CompletionBody(GenerationBody, kw_only=True, forbid_unknown_fields=True):
 COMPLETION_DECODER = BodyDecoder(CompletionBody)
 
 
-def completion_request(
-    body: CompletionBody, *, request_id: str, caller: Caller, deadline_s: float | None
-) -> CompletionRequest:
+def completion_request(body: CompletionBody, envelope: Envelope) -> CompletionRequest:
     """The orchestrator's value of `body`. Raises BadRequest for what the types could not say."""
     body.check_stream_options()
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise BadRequest("Unsupported parameter: 'best_of'. Use 'n'.", param="best_of", code="unsupported_parameter")
     return CompletionRequest(
-        id=request_id,
+        id=envelope.id,
         model=clean_text(body.model, "model"),
         prompts=sequences(body.prompt, "prompt", MAX_PROMPTS),
         echo=bool(body.echo),
         sampling=body.sampling(
+            envelope.defaults,
             max_tokens=DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
             logprobs=body.logprobs,
             structured=body.structured_form(),
         ),
         n=body.n or 1,
         priority=body.priority or 0,
-        deadline_s=deadline_s,
-        caller=caller,
+        deadline_s=envelope.deadline_s,
+        caller=envelope.caller,
     )
 
 
@@ -62,9 +62,11 @@ def sequences(value: Sequence, param: str, limit: int) -> tuple[str | tuple[int,
         raise BadRequest(f"Invalid value for '{param}': the array is empty.", param=param)
     first = value[0]
     if isinstance(first, int):
-        ids = [item for item in value if isinstance(item, int)]
-        if len(ids) != len(value):
-            raise _mixed(param)
+        ids = cast("list[int]", value)
+        try:
+            array("I", ids)  # takes numbers alone; there may be half a million, too many for a loop of Python's
+        except TypeError:
+            raise _mixed(param) from None
         return (tuple(ids),)
     if len(value) > limit:
         raise BadRequest(f"Invalid value for '{param}': {len(value)} inputs; at most {limit} fit.", param=param)

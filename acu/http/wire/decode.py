@@ -24,7 +24,7 @@ MAX_JSON_NODES = 20_000
 LOOKED_THROUGH = 65_536  # bytes of a broken body in which the reason is looked for
 MAX_ECHO = 64  # characters of a client's own text that an error message repeats
 
-_AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+_AT = " - at `"  # the sentence may be as long as the body, so that it is cut and not matched
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$")
 _TYPE = re.compile(r"^Expected `(?P<want>[^`]*)`, got `(?P<got>[^`]*)`$")
@@ -35,6 +35,7 @@ UNSUPPORTED = {
     "function_call": "Use `tool_choice`.",
     "audio": "Only text is generated.",
     "modalities": "Only text is generated.",
+    "moderation": "Moderate with a request of your own.",
     "prediction": "Leave it out.",
     "web_search_options": "Describe a search function in `tools` and run it yourself.",
     "suffix": "The served models do not fill in the middle; put the whole prompt into `prompt`.",
@@ -68,8 +69,10 @@ class BodyDecoder(Generic[T]):
 
 def refusal(sentence: str, known: Iterable[str]) -> BadRequest:
     """OpenAI's error for a sentence of msgspec's."""
-    match = _AT.match(sentence)
-    what, path = (match["what"], match["path"] or "") if match else (sentence, "")
+    what, at, path = sentence.rpartition(_AT)
+    if not at:
+        what, path = sentence, ""
+    path = path.removesuffix("`")
     param = path.removeprefix("$").removeprefix(".").replace("[...]", "") or None
     if found := _UNKNOWN.match(what):
         return _unknown_field(found["name"], param, known)
@@ -125,7 +128,7 @@ def clean_json(value: Any, param: str) -> None:
 
 
 def _malformed(sentence: str, body: bytes) -> BadRequest:
-    if not body.strip():
+    if not body or body.isspace():
         return BadRequest("The request has no body; a JSON object is expected.", code="invalid_json")
     if "UTF-8" in sentence:
         return BadRequest("The body is not valid UTF-8.", code="invalid_json")

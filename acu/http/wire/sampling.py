@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from acu.http.errors import BadRequest
 from acu.http.wire.decode import clean_json, clean_text
-from agentflow.messages import Sampling, Structured
+from agentflow.messages import Caller, Sampling, Structured
 
 Unsupported = Annotated[None, Meta(description="Not supported: only null is accepted.")]
 INT64 = 2**63
@@ -26,10 +27,20 @@ HINTS = (
     "service_tier",
     "safety_identifier",
     "prompt_cache_key",
+    "prompt_cache_options",
     "prompt_cache_retention",
     "reasoning_effort",
     "verbosity",
 )
+
+
+class Envelope(Struct, frozen=True):
+    """What a request has beside its body. `deadline_s` as in agentflow.messages; `defaults` for what the body leaves open."""
+
+    id: str
+    caller: Caller
+    deadline_s: float | None
+    defaults: Sampling
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
@@ -82,6 +93,7 @@ class GenerationBody(Struct, kw_only=True, forbid_unknown_fields=True):
     service_tier: Short | None = None
     safety_identifier: Short | None = None
     prompt_cache_key: Short | None = None
+    prompt_cache_options: dict[str, Any] | None = None
     prompt_cache_retention: Short | None = None
     reasoning_effort: Short | None = None
     verbosity: Short | None = None
@@ -96,24 +108,21 @@ class GenerationBody(Struct, kw_only=True, forbid_unknown_fields=True):
         if self.stream_options is not None and not self.stream:
             raise BadRequest("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
 
-    def sampling(self, *, max_tokens: int | None, logprobs: int | None, structured: Structured | None) -> Sampling:
-        """The orchestrator's value of all of this."""
+    def sampling(
+        self, defaults: Sampling, *, max_tokens: int | None, logprobs: int | None, structured: Structured | None
+    ) -> Sampling:
+        """The orchestrator's value of all of this: `defaults` with what the request gives. A null gives nothing."""
         min_tokens = self.min_tokens or 0
         if max_tokens is not None and min_tokens > max_tokens:
             raise BadRequest(
                 f"'min_tokens' ({min_tokens}) is above the {max_tokens} tokens that the answer may have.",
                 param="min_tokens",
             )
-        return Sampling(
+        return replace(
+            defaults,
+            **self._chosen(),
             max_tokens=max_tokens,
             min_tokens=min_tokens,
-            temperature=_or(self.temperature, 1.0),
-            top_p=_or(self.top_p, 1.0),
-            top_k=max(0, self.top_k or 0),
-            min_p=self.min_p or 0.0,
-            presence_penalty=self.presence_penalty or 0.0,
-            frequency_penalty=self.frequency_penalty or 0.0,
-            repetition_penalty=_or(self.repetition_penalty, 1.0),
             seed=self.seed,
             stop=self._stop(),
             stop_token_ids=tuple(self.stop_token_ids or ()),
@@ -124,6 +133,19 @@ class GenerationBody(Struct, kw_only=True, forbid_unknown_fields=True):
             logprobs=logprobs,
             structured=structured,
         )
+
+    def _chosen(self) -> dict[str, float]:
+        """Those of the fields that a model may have defaults for that the request gives."""
+        given: dict[str, float | None] = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": None if self.top_k is None else max(0, self.top_k),  # -1 is vLLM's other word for all tokens
+            "min_p": self.min_p,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "repetition_penalty": self.repetition_penalty,
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
     def structured_form(self) -> Structured | None:
         """The one form that `structured_outputs` asks for."""
@@ -167,7 +189,3 @@ class GenerationBody(Struct, kw_only=True, forbid_unknown_fields=True):
                 )
             bias[int(key)] = value
         return bias
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value

@@ -3,7 +3,7 @@
 The processes write into one pipe (see child.py). A record of their logs begins with a separator and its level; lines
 without one belong to the record before, a traceback for instance. The first lines of warnings and worse go on into the
 daemon's log, the rest only when it is set to debug. The last lines are kept, for `root_cause` to say why an engine did not
-start or why it ended. Lines that tell how far a start is become StartProgress.
+start or why it ended. Lines that tell how far a start is are handed on as a stage and the part of it that is done.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 from collections import deque
 from collections.abc import Callable
 
-from agentflow.engine.protocol import StartProgress
+from agentflow.engine.vllm.startup import ALLOCATING, INITIALIZING, LOADED, LOADING, WARMING
 
 KEPT_LINES = 400
 LONGEST_LINE = 16_384
@@ -25,18 +25,22 @@ _RECORD = re.compile(r"\x1e(?P<level>[A-Z]+) (?P<logger>[\w.]+): (?P<text>.*)")
 _ERROR = re.compile(r"^(?:[\w.]+\.)?(?P<name>\w*(?:Error|Exception|Exit|Interrupt)): (?P<text>.+)")
 _VAGUE = re.compile(r"initialization failed|See root cause|cancelled|Broken pipe|WorkerProc", re.IGNORECASE)
 _STAGES = (
-    (re.compile(r"Initializing a V1 LLM engine"), "initializing"),
-    (re.compile(r"Starting to load model"), "loading"),
-    (re.compile(r"Loading weights took|Model loading took"), "loaded"),
-    (re.compile(r"torch\.compile|Compiling|warm(?:ing)? ?up", re.IGNORECASE), "warming"),
-    (re.compile(r"KV cache size"), "allocating the KV cache"),
+    (re.compile(r"Initializing a V1 LLM engine"), INITIALIZING),
+    (re.compile(r"Starting to load model"), LOADING),
+    (re.compile(r"Loading weights took|Model loading took"), LOADED),
+    (re.compile(r"torch\.compile|Compiling|warm(?:ing)? ?up", re.IGNORECASE), WARMING),
+    (re.compile(r"KV cache size"), ALLOCATING),
 )
+_FILES_READ = re.compile(r"Loading safetensors .*?(?P<percent>\d+)% Completed")
 
 
 class ChildLog:
-    """One engine's pipe. Create it on the loop; `close` gives back its descriptors."""
+    """One engine's pipe. Create it on the loop; `close` gives back its descriptors.
 
-    def __init__(self, progress: Callable[[StartProgress], None]) -> None:
+    `progress` is called with a stage of the start (see startup.py) and the part of it, 0.0 to 1.0, that is done.
+    """
+
+    def __init__(self, progress: Callable[[str, float], None]) -> None:
         self._progress = progress
         self._reading_fd, self.writing_fd = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._reading_fd, False)
@@ -83,8 +87,10 @@ class ChildLog:
             text, level = record["text"], logging.getLevelNamesMapping().get(record["level"], logging.INFO)
             for pattern, stage in _STAGES:
                 if pattern.search(text):
-                    self._progress(StartProgress(stage))
+                    self._progress(stage, 0.0)
                     break
+        elif read := _FILES_READ.search(line):
+            self._progress(LOADING, int(read["percent"]) / 100)
         self._lines.append(text)
         # vLLM warns of what was chosen for it; what an operator must know, the engine says itself.
         _log.log(level if level >= logging.ERROR else logging.DEBUG, "%s", text)

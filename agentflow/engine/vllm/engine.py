@@ -26,6 +26,7 @@ from agentflow.engine.vllm.grammar_check import GrammarCheck
 from agentflow.engine.vllm.host import EngineHost
 from agentflow.engine.vllm.params import refusals_translated, sampling_params
 from agentflow.engine.vllm.sequences import Sequence
+from agentflow.engine.vllm.startup import WARMING, Startup, expected_seconds
 from agentflow.engine.vllm.tuning import choose
 from agentflow.errors import EngineDied, EngineFailure, InvalidRequest, SequenceFailed
 from agentflow.messages import Sampling, Structured
@@ -62,7 +63,8 @@ class VllmEngine:
         model = read_model(self._path)
         choices = choose(model, self._config, self._machine())
         self._eos = model.eos_token_ids
-        await self._host.start(choices, progress)
+        startup = Startup(expected_seconds(model.weights_bytes, compiled=choices.shown["compiled"]), progress)
+        await self._host.start(choices, startup)
         llm = self._host.llm
         self._pump = asyncio.create_task(self._read_outputs(llm.engine_core), name="vllm outputs")
         self._tasks = await llm.get_supported_tasks()
@@ -70,7 +72,8 @@ class VllmEngine:
         self._grammars = GrammarCheck(
             llm.renderer.tokenizer, config.model_config.get_vocab_size(), self._grammar_compile_s
         )
-        await self._warm_up(progress)
+        startup.reach(WARMING)
+        await self._warm_up()
         return EngineInfo(
             name="vllm",
             max_model_len=config.model_config.max_model_len,
@@ -80,9 +83,8 @@ class VllmEngine:
             choices=choices.shown,
         )
 
-    async def _warm_up(self, progress: Callable[[StartProgress], None]) -> None:
+    async def _warm_up(self) -> None:
         """Run once what vLLM makes ready only when it is first asked for, and holds up every sequence for meanwhile."""
-        progress(StartProgress("warming"))
         sampling = Sampling(logprobs=1, structured=Structured("choice", ["a"]))
         try:
             async for _ in self.generate(GenerateRequest("warm-up", [next(iter(self._eos), 0)], sampling, 2)):

@@ -21,6 +21,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import sys
 import threading
 import time
 import traceback
@@ -30,11 +31,11 @@ from pathlib import Path
 from typing import Any
 
 from agentflow.engine.imports import heavy_imports
-from agentflow.engine.protocol import StartProgress
 from agentflow.engine.vllm import leftovers
 from agentflow.engine.vllm.childlog import ChildLog
 from agentflow.engine.vllm.processes import Processes
 from agentflow.engine.vllm.spawning import spawning
+from agentflow.engine.vllm.startup import IMPORTING, MODULES, Startup
 from agentflow.engine.vllm.tuning import EngineChoices
 from agentflow.errors import EngineDied, EngineFailure, EngineStartFailed
 
@@ -77,13 +78,13 @@ class EngineHost:
             failure.__cause__ = error
             self.fail(failure)
 
-    async def start(self, choices: EngineChoices, progress: Callable[[StartProgress], None]) -> None:
+    async def start(self, choices: EngineChoices, startup: Startup) -> None:
         """Bring AsyncLLM up. Raises EngineStartFailed. When cancelled, it ends what it had begun."""
         await asyncio.to_thread(leftovers.remove_what_the_dead_left)
         resource_tracker.ensure_running()  # by this thread: it serves the whole process and is not this engine's child
         try:
             self._folder = leftovers.new_folder()
-            self._log = ChildLog(progress)
+            self._log = ChildLog(startup.reach)
         except OSError as error:
             raise EngineStartFailed(f"no temporary folder or pipe for the engine: {error}") from error
         loop = asyncio.get_running_loop()
@@ -95,12 +96,15 @@ class EngineHost:
             name="vllm",
             daemon=True,
         )
-        progress(StartProgress("importing"))
+        startup.reach(IMPORTING)
+        modules = len(sys.modules)
         self._thread.start()
         try:
             while not built.done():
                 await asyncio.wait({built}, timeout=0.1)
                 self._find_processes()
+                if startup.stage == IMPORTING:
+                    startup.reach(IMPORTING, (len(sys.modules) - modules) / MODULES)
             self.llm = built.result()
         except BaseException as error:
             self._unwanted.set()

@@ -17,8 +17,9 @@ from agentflow.config import ModelConfig
 from agentflow.engine.protocol import EngineInfo, EngineStats, StartProgress
 from agentflow.engine.vllm.facts import MachineFacts, read_model
 from agentflow.engine.vllm.host import EngineHost
+from agentflow.engine.vllm.startup import Startup, expected_seconds
 from agentflow.engine.vllm.tuning import choose_pooling
-from agentflow.errors import EngineDied, EngineFailure, InvalidRequest
+from agentflow.errors import EngineDied, EngineFailure, InvalidRequest, SequenceFailed
 
 
 class VllmEmbedder:
@@ -42,8 +43,10 @@ class VllmEmbedder:
 
     async def start(self, progress: Callable[[StartProgress], None]) -> EngineInfo:
         """As Embedder.start."""
-        choices = choose_pooling(read_model(self._path), self._config, self._machine())
-        await self._host.start(choices, progress)
+        model = read_model(self._path)
+        choices = choose_pooling(model, self._config, self._machine())
+        startup = Startup(expected_seconds(model.weights_bytes, compiled=choices.shown["compiled"]), progress)
+        await self._host.start(choices, startup)
         config = self._host.llm.vllm_config.model_config
         self.dimensions = config.get_hidden_size()
         return EngineInfo(
@@ -60,13 +63,18 @@ class VllmEmbedder:
 
         if (failure := self.failure) is not None:
             raise failure
-        async with asyncio.TaskGroup() as tasks:
-            vectors = [tasks.create_task(self._embed_one(list(token_ids))) for token_ids in inputs]
-        return np.stack([vector.result() for vector in vectors])
+        tasks = [asyncio.ensure_future(self._embed_one(list(token_ids))) for token_ids in inputs]
+        try:
+            vectors = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:  # one has failed, or the caller is gone: nobody wants the others
+                task.cancel()
+        return np.stack(vectors) if vectors else np.empty((0, self.dimensions), np.float32)
 
     async def _embed_one(self, token_ids: list[int]) -> Any:
+        from vllm.exceptions import VLLMClientError
         from vllm.pooling_params import PoolingParams
-        from vllm.v1.engine.exceptions import EngineDeadError
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         prompt = {"type": "token", "prompt_token_ids": token_ids}
         number = f"embed#{next(self._numbers)}"
@@ -77,8 +85,10 @@ class VllmEmbedder:
                 vector = output.outputs.data.float().numpy()
         except EngineDeadError as error:
             raise self.failure or EngineDied("the engine's process ended") from error
-        except ValueError as error:
+        except (VLLMClientError, ValueError) as error:
             raise InvalidRequest(str(error), param="input") from error
+        except EngineGenerateError as error:
+            raise SequenceFailed(f"The engine gave an input up: {error.__cause__ or error}") from error
         finally:
             self._outstanding -= 1
         self._progress_at = time.monotonic()

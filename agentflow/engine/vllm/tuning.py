@@ -88,10 +88,14 @@ def choose(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> Eng
 
 
 def choose_pooling(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> EngineChoices:
-    """As `choose`, for an engine that turns texts into vectors: no KV pool to speak of, no steps to share out."""
+    """As `choose`, for an engine that turns texts into vectors: no steps to share out, and no prefix to find again.
+
+    On a CPU the pool keeps its size, although only models with causal attention take it: without one vLLM wants nine
+    tenths of the machine's memory to be free.
+    """
     choices = choose(model, replace(config, engine_args={}), machine)
     generating = ("enable_chunked_prefill", "enable_prefix_caching", "scheduling_policy", "max_logprobs", "block_size",
-                  "structured_outputs_config", "kv_cache_memory_bytes")  # fmt: skip
+                  "structured_outputs_config", *(["kv_cache_memory_bytes"] if machine.gpu else []))  # fmt: skip
     args = {name: value for name, value in choices.args.items() if name not in generating}
     args |= {"runner": "pooling", "max_num_batched_tokens": max(args["max_num_batched_tokens"], choices.max_model_len)}
     args |= config.engine_args

@@ -124,6 +124,8 @@ def _field_cases() -> Iterator[Case]:
     yield field("a field name of 100 KB", "unknown_parameter", "x" * 128 + "...", **{"x" * 100_000: 1})
     yield field("functions", "unsupported_parameter", functions=[{"name": "f"}])
     yield field("audio", "unsupported_parameter", audio={"voice": "alloy"})
+    yield field("modalities", "unsupported_parameter", modalities=["text", "audio"])
+    yield field("moderation", "unsupported_parameter", moderation={"model": "omni-moderation-latest"})
     yield field("prediction", "unsupported_parameter", prediction={"type": "content", "content": "x"})
     yield field("guided_json", "unsupported_parameter", guided_json={"type": "object"})
     yield field("unknown role", "invalid_value", "messages[0].role", messages=message(role="root", content="x"))
@@ -232,6 +234,35 @@ def _schema_case(name: str, schema: Any, code: str = "invalid_grammar") -> Case:
 
 def _structured_case(name: str, kind: str, value: Any) -> Case:
     return field(name, "invalid_grammar", f"structured_outputs.{kind}", structured_outputs={kind: value})
+
+
+def _heavy_cases() -> Iterator[Case]:
+    """Bodies that would take the better part of a second to decode."""
+
+    def heavy(name: str, body: bytes, path: str = CHAT) -> Case:
+        return body_case(name, body, 413, "too_many_values", path=path)
+
+    properties = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(250_000)}}
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": properties}}
+    yield heavy("a schema of 250,000 properties", chat(response_format=form))
+    yield heavy("a tool of 250,000 properties", chat(tools=[tool("f", properties)]))
+    yield heavy("100,000 messages", chat(messages=HELLO * 100_000))
+    yield heavy("250,000 parts", chat(messages=message(role="user", content=[{"type": "text", "text": "x"}] * 250_000)))
+    yield heavy(
+        "2,000,000 empty arrays", chat(messages=message(role="assistant", content="x", annotations=[[]] * 2_000_000))
+    )
+    yield heavy("10 MB of brackets", b"[" * 10_000_000)
+    yield heavy("500,000 biases", chat(logit_bias={str(i): 1 for i in range(500_000)}))
+    yield heavy("1,000,000 stop words", chat(stop=["word"] * 1_000_000))
+    prompts = json.dumps({"model": "scripted", "prompt": [[1]] * 1_000_000}).encode()
+    yield heavy("1,000,000 prompts", prompts, COMPLETIONS)
+    inputs = json.dumps({"model": "scripted-embed", "input": [70_000] * 1_000_000}).encode()
+    yield heavy("1,000,000 token ids", inputs, EMBEDDINGS)
+    yield body_case("10 MB of white space", b" " * 10_000_000, 400, "invalid_json")
+    yield field("a field name of 9 MB", "unknown_parameter", "x" * 128 + "...", **{"x" * 9_000_000: 1})
+    yield field(
+        "a role of 9 MB", "invalid_value", "messages[0].role", messages=message(role="x" * 9_000_000, content="")
+    )
 
 
 def _other_endpoint_cases() -> Iterator[Case]:
@@ -356,9 +387,11 @@ def _http_cases() -> Iterator[Case]:
         half_close=True,
         pieces=(b"POST /v1/chat/completions HTTP/1.1\r\nHost: loc",),
     )
+    slow = chat(messages=message(role="user", content="slow"))
+    yield Case(name="a half-closed chat", status=400, code="half_closed", half_close=True, pieces=(request(slow),))
     yield Case(
         name="truncated body", status=400, code="invalid_body", half_close=True, pieces=(request(b"{", length=100),)
     )
 
 
-CASES = (*_json_cases(), *_field_cases(), *_form_cases(), *_other_endpoint_cases(), *_http_cases())
+CASES = (*_json_cases(), *_field_cases(), *_form_cases(), *_heavy_cases(), *_other_endpoint_cases(), *_http_cases())

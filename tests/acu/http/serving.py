@@ -21,7 +21,8 @@ from acu.http.server import FaceRunner, make_runner
 from acu.http.settings import HttpSettings
 from agentflow.config import ModelConfig, SchedulerConfig
 from agentflow.engine.script import Rule, Script
-from agentflow.engine.scripted import ScriptedEmbedder, ScriptedEngine
+from agentflow.engine.scripted import ScriptedEngine
+from agentflow.engine.scripted_embedder import ScriptedEmbedder
 from agentflow.service import ServedModel, Service
 from agentflow.tokenizer import ByteTokenizer
 

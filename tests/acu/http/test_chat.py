@@ -157,6 +157,15 @@ async def test_a_full_queue_is_told_with_429_and_when_to_come_again() -> None:
     assert int(reply.headers["retry-after"]) * 1000 >= int(reply.headers["retry-after-ms"]) - 999
 
 
+async def test_an_unknown_model_is_told_the_names_there_are_and_the_nearest() -> None:
+    async with serving() as served:
+        near = await talk(served, iter([request(chat(model="lage"))]))
+        far = await talk(served, iter([request(chat(model="gpt-17"))]))
+    names = "Served: scripted (also large), scripted-embed (also embed)."
+    assert near.error["message"] == f"The model 'lage' is not served here. Did you mean \"large\"? {names}"
+    assert far.error["message"] == f"The model 'gpt-17' is not served here. {names}"
+
+
 async def test_a_deadline_of_the_client_is_kept() -> None:
     async with serving(max_running=1) as served:
         reader, writer = await served.connect()

@@ -53,6 +53,16 @@ async def test_every_route_is_documented_with_its_body_and_its_refusals() -> Non
     assert all(chat["responses"][status]["content"]["application/json"] == error for status in wanted - {"200"})
 
 
+async def test_the_headers_that_clients_pace_themselves_by_are_documented() -> None:
+    served = await fetch()
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/embeddings"):
+        responses = served["paths"][path]["post"]["responses"]
+        for response in (responses[status] for status in ("200", "400", "413", "429", "503")):
+            assert response["headers"]["x-ratelimit-remaining-requests"]["schema"] == {"type": "integer"}
+            assert response["headers"]["x-ratelimit-reset-tokens"]["schema"] == {"type": "string"}
+    assert "headers" not in served["paths"]["/v1/models"]["get"]["responses"]["200"]
+
+
 async def test_every_reference_leads_somewhere() -> None:
     served = await fetch()
     found = set(references(served))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from acu.http.audit import Hooks
 from acu.http.auth import Keys
@@ -129,6 +130,48 @@ async def test_a_request_may_be_cut_anywhere() -> None:
     for cut, reply in zip(cuts, never, strict=True):
         late = "header_timeout" if cut < body_begins else "body_timeout"
         assert (cut, reply.status, reply.error["code"]) == (cut, 408, late)
+
+
+def slow_chat(*, stream: bool = False) -> bytes:
+    return request(chat(messages=[{"role": "user", "content": "slow"}], stream=stream))
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("unix", [True, False])
+async def test_a_client_that_closes_its_sending_half_counts_as_gone_and_is_told_so(at_once: bool, unix: bool) -> None:
+    async with serving() as served:
+        reader, writer = await served.connect(unix=unix)
+        writer.write(slow_chat())
+        async with asyncio.timeout(5):
+            while not at_once and not served.service.status().running:
+                await asyncio.sleep(0.005)
+        writer.write_eof()
+        reply = await read_reply(reader)
+        assert await reader.read() == b""
+        await served.idle()
+        (record,) = await served.recorded(1)
+    assert (reply.status, reply.error["code"], reply.closed) == (400, "half_closed", True)
+    assert (record["status"], record["reason"], record["route"]) == (499, "client_gone", "/v1/chat/completions")
+
+
+async def test_a_stream_ends_with_the_clients_sending_half() -> None:
+    async with serving() as served:
+        reader, writer = await served.connect()
+        writer.write(slow_chat(stream=True))
+        await reader.readuntil(b'"role"')
+        writer.write_eof()
+        rest = await reader.read()
+        await served.idle()
+        (record,) = await served.recorded(1)
+    assert b"[DONE]" not in rest
+    assert b"HTTP/1.1" not in rest
+    assert (record["status"], record["reason"]) == (499, "client_gone")
+
+
+async def test_what_needs_no_engine_is_answered_to_a_half_closed_client() -> None:
+    async with serving() as served:
+        for raw, status in ((request(method="GET", path="/healthz"), 200), (request(b"{}"), 400)):
+            assert (await talk(served, iter([raw]), half_close=True)).status == status
 
 
 async def test_draining_ends_connections_after_their_answer_and_cuts_no_stream() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from acu import models
-from acu.cli_models import progress_bars
+from acu.commands.models import progress_bars
 from acu.errors import (
     ChecksumMismatch,
     ModelError,

@@ -1,107 +1,51 @@
-"""Pulling from the model hub, played by a server that speaks its protocol."""
+"""Pulling from the model hub, played by servers that speak its protocol (see fakehub.py)."""
 
-import hashlib
-import http.server
+import http
 import json
-import threading
+import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
 from acu import models
-from acu.errors import ChecksumMismatch, SourceUnreachable
+from acu.errors import ChecksumMismatch, NoSpace, SourceUnreachable
 from acu.models import HubSource
 from acu.models.cache import MANIFEST
+from tests.acu.models.fakehub import FakeCdn, FakeHub, serving
 from tests.acu.models.modelfiles import entry_for, leftovers, write_model
-
-
-class FakeHub(http.server.BaseHTTPRequestHandler):
-    """One repository org/tiny at one commit: listing, metadata, files. `lies` are sums that the hub tells wrongly."""
-
-    files: ClassVar[dict[str, bytes]]
-    commit = "c" * 40
-    lies: ClassVar[dict[str, str]]
-    requested: ClassVar[list[str]]
-
-    def do_GET(self) -> None:
-        path, _, query = self.path.partition("?")
-        self.requested.append(path)
-        if path.startswith("/api/models/org/tiny"):
-            self.answer_json(self.tree() if "/tree/" in path else self.info(query))
-        elif path.startswith("/org/tiny/resolve/") and path.rsplit("/", 1)[-1] in self.files:
-            self.answer_file(path.rsplit("/", 1)[-1])
-        else:
-            self.send_response(404)
-            self.send_header("X-Error-Code", "RepoNotFound")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-    do_HEAD = do_GET  # noqa: N815
-
-    def lfs(self, name: str) -> dict[str, object]:
-        content = self.files[name]
-        digest = self.lies.get(name, hashlib.sha256(content).hexdigest())
-        return {"oid": digest, "sha256": digest, "size": len(content), "pointerSize": 130}
-
-    def info(self, _query: str) -> dict[str, object]:
-        siblings = [
-            {"rfilename": name, "size": len(content), "blobId": "b" * 40}
-            | ({"lfs": self.lfs(name)} if name.endswith((".safetensors", ".bin")) else {})
-            for name, content in self.files.items()
-        ]
-        return {"id": "org/tiny", "modelId": "org/tiny", "sha": self.commit, "siblings": siblings}
-
-    def tree(self) -> list[dict[str, object]]:
-        return [
-            {"type": "file", "path": name, "size": len(content), "oid": "b" * 40}
-            | ({"lfs": self.lfs(name)} if name.endswith((".safetensors", ".bin")) else {})
-            for name, content in self.files.items()
-        ]
-
-    def answer_json(self, content: object) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.send_body(body)
-
-    def answer_file(self, name: str) -> None:
-        body = self.files[name]
-        self.send_response(200)
-        self.send_header("X-Repo-Commit", self.commit)
-        self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.send_body(body)
-
-    def send_body(self, body: bytes) -> None:
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, *_args: object) -> None:
-        pass
 
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeHub]]:
-    class Hub(FakeHub):
-        files: ClassVar = {path.name: path.read_bytes() for path in write_model(tmp_path / "original").iterdir()}
-        lies: ClassVar = {}
-        requested: ClassVar = []
+    files = {path.name: path.read_bytes() for path in write_model(tmp_path / "original").iterdir()}
+    files["pytorch_model.bin"] = b"pickle"
 
-    Hub.files["pytorch_model.bin"] = b"pickle"
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    yield Hub
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    class Hub(FakeHub):
+        pass
+
+    Hub.files, Hub.lies, Hub.refusals, Hub.cdn = files, {}, {}, None
+    Hub.requested, Hub.tokens = [], []
+    with serving(Hub) as port:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+        yield Hub
+
+
+@pytest.fixture
+def cdn(hub: type[FakeHub]) -> Iterator[type[FakeCdn]]:
+    """The other host, to which the hub sends whoever wants a large file. The weights are one and a half chunks."""
+    size = CHUNK * 3 // 2
+    header = json.dumps({"weight": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    hub.files["model.safetensors"] = len(header).to_bytes(8, "little") + header + random.Random(0).randbytes(size)
+
+    class Cdn(FakeCdn):
+        pass
+
+    Cdn.files, Cdn.faults, Cdn.seen = hub.files, [], []
+    with serving(Cdn) as port:
+        hub.cdn = f"http://localhost:{port}"
+        yield Cdn
 
 
 def test_a_hub_model_is_pulled_at_a_commit_that_the_manifest_records(hub: type[FakeHub], cache: Path) -> None:
@@ -149,3 +93,111 @@ def test_a_hub_that_does_not_answer_is_told_with_the_way_round_it(
     with pytest.raises(SourceUnreachable, match="acu models pull NAME --from FOLDER"):
         models.pull("qwen2.5-0.5b-instruct", cache)
     assert leftovers(cache) == []
+
+
+# Large files lie on another host
+
+CHUNK = 10 << 20  # bytes; the client writes so many at a time
+
+
+def test_a_large_file_is_fetched_from_another_host_without_the_token(
+    hub: type[FakeHub], cdn: type[FakeCdn], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    model = models.pull("org/tiny", cache)
+    assert set(hub.tokens) == {"Bearer hf_secret"}  # and no request beside those for the model: no telemetry
+    assert cdn.seen == [(None, None)]
+    assert (model.path / "model.safetensors").read_bytes() == hub.files["model.safetensors"]
+
+
+def test_a_download_that_breaks_off_goes_on_where_it_broke(hub: type[FakeHub], cdn: type[FakeCdn], cache: Path) -> None:
+    cdn.faults.append(CHUNK + 5000)
+    model = models.pull("org/tiny", cache)
+    assert [wanted for wanted, _ in cdn.seen] == [None, f"bytes={CHUNK}-"]
+    assert (model.path / "model.safetensors").read_bytes() == hub.files["model.safetensors"]
+    assert models.verify("org/tiny", cache) == model
+
+
+def test_the_next_pull_keeps_what_is_whole_and_begins_what_is_not_anew(
+    hub: type[FakeHub], cdn: type[FakeCdn], cache: Path
+) -> None:
+    cdn.faults += [CHUNK + 5000, http.HTTPStatus.FORBIDDEN]
+    with pytest.raises(SourceUnreachable):
+        models.pull("org/tiny", cache)
+    assert leftovers(cache) == [".partial-org--tiny"]
+    asked, fetched = len(hub.requested), len(cdn.seen)
+    model = models.pull("org/tiny", cache)
+    assert [path.rsplit("/", 1)[-1] for path in hub.requested[asked:] if "/resolve/" in path] == ["model.safetensors"]
+    assert len(cdn.seen) == fetched + 1
+    assert (model.path / "model.safetensors").read_bytes() == hub.files["model.safetensors"]
+    assert leftovers(cache) == []
+
+
+def test_what_a_killed_download_had_begun_does_not_count_as_downloaded(
+    hub: type[FakeHub], cdn: type[FakeCdn], cache: Path
+) -> None:
+    begun = cache / ".partial-org--tiny" / hub.commit / ".cache" / "huggingface" / "download" / "x.1.incomplete"
+    begun.parent.mkdir(parents=True)
+    begun.write_bytes(bytes(CHUNK))
+    with pytest.raises(NoSpace, match=r"needs 272 MB"):
+        models.pull("org/tiny", cache, free_bytes=lambda _: 266_000_000)
+    assert not begun.exists()
+    assert cdn.seen == []
+
+
+# What the hub refuses is told with what to do about it
+
+
+@pytest.mark.parametrize("part", ["/api/models/", "/tree/", "/resolve/"])
+@pytest.mark.parametrize(
+    ("status", "headers", "told"),
+    [
+        (
+            401,
+            {"X-Error-Message": "Invalid credentials in Authorization header"},
+            "does not accept the token in HF_TOKEN",
+        ),
+        (401, {"X-Error-Code": "GatedRepo"}, "org/tiny wants you to accept its terms on the hub first"),
+        (403, {"X-Error-Code": "GatedRepo"}, "org/tiny wants you to accept its terms on the hub first"),
+        (403, {"X-Error-Message": "no such right"}, "does not let this token read org/tiny"),
+        (403, {"X-Error-Message": "Access to this resource is disabled."}, "the hub has closed org/tiny"),
+        (404, {"X-Error-Code": "RepoNotFound"}, "the hub has no org/tiny"),
+        (404, {"X-Error-Code": "RevisionNotFound"}, "no longer has this commit of org/tiny"),
+    ],
+)
+def test_a_refusal_is_told_with_what_to_do(
+    part: str, status: int, headers: dict[str, str], told: str, hub: type[FakeHub], cache: Path
+) -> None:
+    hub.refusals[part] = status, headers
+    with pytest.raises(SourceUnreachable, match=told):
+        models.pull("org/tiny", cache)
+    assert models.installed(cache) == ()
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "told"),
+    [
+        (429, {"RateLimit": '"api";r=0;t=55'}, "too many requests from here: pull again in 55 seconds"),
+        (429, {"Retry-After": "7"}, "too many requests from here: pull again in 7 seconds"),
+        (429, {}, "too many requests from here: pull again later"),
+        (503, {}, "does not answer for org/tiny .*acu models pull NAME --from FOLDER"),
+    ],
+)
+def test_a_hub_that_is_overloaded_is_told_with_when_to_come_back(
+    status: int, headers: dict[str, str], told: str, hub: type[FakeHub], cache: Path
+) -> None:
+    hub.refusals["/api/models/"] = status, headers
+    with pytest.raises(SourceUnreachable, match=told):
+        models.pull("org/tiny", cache)
+
+
+def test_what_is_left_of_an_earlier_pull_is_not_taken_for_the_whole(hub: type[FakeHub], cache: Path) -> None:
+    partial = cache / ".partial-org--tiny" / hub.commit
+    partial.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        (partial / name).write_bytes(hub.files[name])
+    hub.refusals["/tree/"] = 403, {}
+    with pytest.raises(SourceUnreachable, match=r"the whole of org/tiny \(tokenizer.*\.json is missing\): pull again"):
+        models.pull("org/tiny", cache)
+    hub.refusals.clear()
+    assert models.pull("org/tiny", cache) == models.verify("org/tiny", cache)

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
 
 from acu.models import pull
 from agentflow.config import ModelConfig
 from agentflow.engine.encoder import Encoder
 from agentflow.errors import ContextLengthExceeded, EngineDied, EngineStartFailed
+from tests.agentflow.engine.sentences import QUESTIONS, SENTENCES, token_ids
 
 CONFIG = ModelConfig(model="encoder", max_batched_tokens=64)
 
@@ -131,38 +131,16 @@ async def test_a_folder_without_a_model_fails_to_start(tmp_path: Path) -> None:
         await Encoder(tmp_path, CONFIG).start(lambda _: None)
 
 
-SENTENCES = [
-    "The cat sleeps on the warm windowsill.",
-    "Quarterly revenue rose by four percent.",
-    "Boil the pasta for nine minutes in salted water.",
-    "The spacecraft entered orbit around Mars.",
-    "He tuned his guitar before the concert.",
-    "The vaccine protects against measles.",
-    "Glaciers are melting faster than expected.",
-    "The striker scored twice in the final.",
-    "Our train to Vienna leaves at noon.",
-    "The court rejected the appeal.",
-]
-
-
 async def test_the_nearest_of_ten_sentences_is_the_right_one(real_model_cache: Path) -> None:
     pull("all-minilm-l6-v2", real_model_cache)
     path = real_model_cache / "all-minilm-l6-v2"
-    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
     encoder = Encoder(path, ModelConfig(model="all-minilm-l6-v2"))
     info = await encoder.start(lambda _: None)
-    questions = {
-        "How long should noodles cook?": 2,
-        "Which planet did the probe reach?": 3,
-        "Who won the football match?": 7,
-    }
-    ids = [tokenizer.encode(text).ids for text in [*SENTENCES, *questions]]
+    ids = token_ids(path, [*SENTENCES, *QUESTIONS])
     vectors = await encoder.embed(ids)
     alone = await encoder.embed([ids[4]])
     await encoder.stop(1)
     assert (info.max_model_len, encoder.dimensions, vectors.shape) == (256, 384, (13, 384))
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
     np.testing.assert_allclose(alone[0], vectors[4], atol=1e-5)  # company and padding change nothing
-    assert (vectors[10:] @ vectors[:10].T).argmax(axis=1).tolist() == list(questions.values())
+    assert (vectors[10:] @ vectors[:10].T).argmax(axis=1).tolist() == list(QUESTIONS.values())

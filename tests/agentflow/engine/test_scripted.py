@@ -5,12 +5,11 @@ from collections.abc import AsyncIterator, Callable
 from time import monotonic
 from typing import Any
 
-import numpy as np
 import pytest
 
-from agentflow.engine.protocol import Delta, Embedder, Engine, GenerateRequest, StartProgress
+from agentflow.engine.protocol import Delta, Engine, GenerateRequest, StartProgress
 from agentflow.engine.script import Rule, Script
-from agentflow.engine.scripted import ScriptedEmbedder, ScriptedEngine
+from agentflow.engine.scripted import ScriptedEngine
 from agentflow.errors import (
     ContextLengthExceeded,
     EngineDied,
@@ -354,33 +353,3 @@ async def test_a_thousand_streams_run_at_once() -> None:
         for place in range(1000):
             tasks.create_task(read_on(place))
     assert counts == [20] * 1000
-
-
-async def test_embeddings_are_unit_vectors_and_alike_for_like_texts() -> None:
-    embedder: Embedder = ScriptedEmbedder(Script(dimensions=64))
-    await embedder.start(nobody)
-    texts = ["a cat sat on the mat", "the cat sat on a mat", "stock prices fell sharply", ""]
-    vectors = await embedder.embed([TOKENIZER.encode(text, add_special_tokens=True) for text in texts])
-    assert vectors.shape == (4, 64)
-    assert vectors.dtype == np.float32
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, rtol=1e-6)
-    assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2
-    again = await embedder.embed([TOKENIZER.encode(texts[0], add_special_tokens=True)])
-    np.testing.assert_array_equal(again[0], vectors[0])
-
-
-async def test_a_killed_embedder_raises_at_once() -> None:
-    embedder = ScriptedEmbedder(Script(embed_s=60))
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(_embed_died(embedder))
-        await eventually(lambda: embedder.stats().outstanding == 1)
-        embedder.kill()
-        await task
-    assert isinstance(embedder.failure, EngineDied)
-    await _embed_died(embedder)
-    assert embedder.stats().outstanding == 0
-
-
-async def _embed_died(embedder: ScriptedEmbedder) -> None:
-    with pytest.raises(EngineDied, match="killed"):
-        await embedder.embed([[1, 2, 3]])

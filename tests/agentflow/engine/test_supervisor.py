@@ -66,6 +66,12 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.002)
 
 
+async def ready(supervisor: Supervisor[Any]) -> Any:
+    """Its engine, once that takes work."""
+    await until(lambda: supervisor.engine is not None)
+    return supervisor.engine
+
+
 def request(prompt: str = "hello", max_tokens: int = 100) -> GenerateRequest:
     return GenerateRequest("r", list(prompt.encode()), Sampling(), max_tokens)
 
@@ -74,7 +80,7 @@ async def test_an_engine_becomes_ready_and_serves() -> None:
     async with supervised(lambda: ScriptedEngine(Script(start_s=0.05))) as supervisor:
         assert supervisor.engine is None
         assert supervisor.status().state == "starting"
-        engine = await supervisor.wait_ready(5)
+        engine = await ready(supervisor)
         assert supervisor.engine is engine
         text = "".join([delta.text async for delta in engine.generate(request())])
         assert text
@@ -95,7 +101,7 @@ async def test_a_dead_engine_is_replaced_by_a_fresh_one_and_its_streams_raise() 
         return built[-1]
 
     async with supervised(factory) as supervisor:
-        engine = await supervisor.wait_ready(5)
+        engine = await ready(supervisor)
         with pytest.raises(EngineDied):
             async for _ in engine.generate(request()):
                 pass
@@ -107,7 +113,7 @@ async def test_a_dead_engine_is_replaced_by_a_fresh_one_and_its_streams_raise() 
 async def test_a_stalled_engine_is_killed_and_its_streams_raise_engine_stalled() -> None:
     rules = (Rule(match=".*", answer="x" * 50, hang_after_tokens=3),)
     async with supervised(lambda: ScriptedEngine(Script(rules=rules))) as supervisor:
-        engine = await supervisor.wait_ready(5)
+        engine = await ready(supervisor)
         with pytest.raises(EngineStalled, match="1 sequences"):
             async for _ in engine.generate(request()):
                 pass
@@ -116,14 +122,14 @@ async def test_a_stalled_engine_is_killed_and_its_streams_raise_engine_stalled()
 
 async def test_an_idle_engine_never_counts_as_stalled() -> None:
     async with supervised(BareEngine) as supervisor:
-        engine = await supervisor.wait_ready(5)
+        engine = await ready(supervisor)
         await asyncio.sleep(0.6)
         assert supervisor.engine is engine
 
 
 async def test_work_that_begins_long_after_the_last_progress_gets_its_full_time() -> None:
     async with supervised(BareEngine) as supervisor:
-        engine = await supervisor.wait_ready(5)
+        engine = await ready(supervisor)
         await asyncio.sleep(0.4)
         engine.now = EngineStats(outstanding=1, last_progress_at=1.0)
         await asyncio.sleep(0.15)
@@ -180,7 +186,7 @@ async def test_stop_during_back_off_is_immediate() -> None:
 async def test_an_orderly_stop_does_not_kill_first() -> None:
     engine = BareEngine()
     async with supervised(lambda: engine) as supervisor:
-        await supervisor.wait_ready(5)
+        await ready(supervisor)
         await supervisor.stop(3)
         await supervisor.stop(3)
     assert (engine.killed, engine.stopped) == ([], [3])
@@ -190,7 +196,7 @@ async def test_cancelling_run_ends_the_engine_before_it_returns() -> None:
     engine = BareEngine()
     supervisor = Supervisor("chat/0", lambda: engine, FAST)
     task = asyncio.ensure_future(supervisor.run())
-    await supervisor.wait_ready(5)
+    await ready(supervisor)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -215,17 +221,10 @@ async def test_a_fault_in_the_engine_itself_costs_that_start_and_is_told(caplog:
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_waiting_for_a_stopped_engine_ends_at_once() -> None:
-    supervisor = Supervisor("chat/0", BareEngine, FAST)
-    await supervisor.stop(1)
-    with pytest.raises(TimeoutError, match="stopped"):
-        await supervisor.wait_ready(60)
-
-
 async def test_the_info_outlives_the_engine_while_a_new_one_starts() -> None:
     starts = iter([lambda: asyncio.sleep(0), lambda: asyncio.sleep(60)])
     async with supervised(lambda: BareEngine(next(starts))) as supervisor:
-        (await supervisor.wait_ready(5)).failure = EngineDied("gone")
+        (await ready(supervisor)).failure = EngineDied("gone")
         await until(lambda: supervisor.status().state == "starting")
         assert supervisor.info is not None
         assert supervisor.status().last_error == "gone"

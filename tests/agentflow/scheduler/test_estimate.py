@@ -34,3 +34,14 @@ def test_a_refused_caller_comes_back_when_half_of_the_queue_has_gone_within_a_mi
     estimate.observe(1.0)
     assert estimate.retry_after_s(waiting=20, seats=2) == pytest.approx(5.5)
     assert estimate.retry_after_s(waiting=1_000_000, seats=1) == 60.0
+
+
+def test_it_is_empty_when_the_queue_has_gone_and_the_last_have_run() -> None:
+    estimate = WaitEstimate()
+    assert estimate.empty_s(waiting=0, running=0, seats=2) == 0.0
+    assert estimate.empty_s(waiting=9, running=2, seats=2) == 1.0  # nothing was learned
+    estimate.observe(4.0)
+    assert estimate.empty_s(waiting=0, running=0, seats=2) == 0.0
+    assert estimate.empty_s(waiting=0, running=1, seats=2) == 4.0
+    assert estimate.empty_s(waiting=6, running=2, seats=2) == 16.0
+    assert estimate.empty_s(waiting=6, running=0, seats=2) == 12.0

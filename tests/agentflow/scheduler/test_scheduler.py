@@ -71,13 +71,20 @@ async def bench(*factories: Callable[[], ScriptedEngine], wait: bool = True, **c
         for supervisor in supervisors:
             tasks.create_task(supervisor.run())
             if wait:
-                await supervisor.wait_ready(5)
+                await ready(supervisor)
         try:
             yield it
         finally:
             scheduler.interrupt_all()
             for supervisor in supervisors:
                 await supervisor.stop(1)
+
+
+async def ready(supervisor: Supervisor[Any]) -> None:
+    """Wait until its engine takes work."""
+    async with asyncio.timeout(5):
+        while supervisor.engine is None:
+            await asyncio.sleep(0.002)
 
 
 def engine(max_running: int = 1, script: Script | None = None) -> Callable[[], ScriptedEngine]:

@@ -6,21 +6,21 @@ from typing import Any
 
 import msgspec
 import pytest
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 
 from acu.http.errors import BadRequest
 from acu.http.wire.chat import CHAT_DECODER, ChatBody, chat_request
-from acu.http.wire.sampling import HINTS
+from acu.http.wire.sampling import HINTS, Envelope
 from agentflow.messages import Caller, ChatRequest, Message, Sampling, Structured, Tool, ToolCall, ToolChoice
 
+PLAIN = Sampling()
 CALLER = Caller(tenant="t", name="k")
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
 
 
-def decoded(**fields: Any) -> ChatRequest:
+def decoded(defaults: Sampling = PLAIN, /, **fields: Any) -> ChatRequest:
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
-    return chat_request(
-        CHAT_DECODER.decode(msgspec.json.encode(body)), request_id="chatcmpl-1", caller=CALLER, deadline_s=2.0
-    )
+    return chat_request(CHAT_DECODER.decode(msgspec.json.encode(body)), Envelope("chatcmpl-1", CALLER, 2.0, defaults))
 
 
 def refused(**fields: Any) -> BadRequest:
@@ -65,8 +65,49 @@ def test_every_optional_field_may_be_null() -> None:
 
 def test_hints_are_accepted_and_change_nothing() -> None:
     values: dict[str, Any] = dict.fromkeys(HINTS, "x") | {"metadata": {"a": "b"}, "store": True}
+    values["prompt_cache_options"] = {"ttl": "30m"}
+    values["modalities"] = ["text"]
     assert decoded(**values) == decoded()
     assert set(HINTS) < set(ChatBody.__struct_fields__)
+
+
+@pytest.mark.parametrize("modalities", [[], ["audio"], ["text", "audio"], ["text", "text"]])
+def test_no_modality_but_text_is_served(modalities: list[str]) -> None:
+    error = refused(modalities=modalities)
+    assert (error.code, error.param) == ("unsupported_parameter", "modalities")
+
+
+def test_every_parameter_that_openais_client_knows_is_known_here() -> None:
+    assert CompletionCreateParamsBase.__annotations__.keys() <= set(ChatBody.__struct_fields__)
+
+
+def test_a_hint_on_a_text_part_changes_nothing() -> None:
+    part = {"type": "text", "text": "hi"}
+    hinted = part | {"prompt_cache_breakpoint": {"mode": "explicit"}}
+    assert decoded(messages=[{"role": "user", "content": [hinted]}]) == decoded()
+
+
+DEFAULTS = Sampling(
+    temperature=0.7,
+    top_p=0.8,
+    top_k=20,
+    min_p=0.05,
+    presence_penalty=1.5,
+    frequency_penalty=0.5,
+    repetition_penalty=1.05,
+)
+
+
+def test_what_a_request_leaves_open_the_model_decides() -> None:
+    assert decoded(DEFAULTS).sampling == DEFAULTS
+    assert decoded(DEFAULTS, temperature=None, top_k=None).sampling == DEFAULTS
+
+
+def test_what_a_request_says_wins_even_where_it_says_openais_default() -> None:
+    plain = {"temperature": 1, "top_p": 1, "top_k": -1, "min_p": 0, "presence_penalty": 0, "frequency_penalty": 0,
+             "repetition_penalty": 1}  # fmt: skip
+    assert decoded(DEFAULTS, **plain).sampling == Sampling()
+    assert decoded(DEFAULTS, temperature=0).sampling == msgspec.structs.replace(DEFAULTS, temperature=0)
 
 
 @pytest.mark.parametrize(("older", "newer", "expected"), [(5, None, 5), (None, 6, 6), (7, 7, 7)])

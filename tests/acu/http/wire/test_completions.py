@@ -10,12 +10,13 @@ import pytest
 from acu.http.errors import BadRequest
 from acu.http.wire.completions import COMPLETION_DECODER, completion_request
 from acu.http.wire.embeddings import EMBEDDING_DECODER, embedding_request
-from agentflow.messages import Caller, CompletionRequest, EmbeddingRequest
+from acu.http.wire.sampling import Envelope
+from agentflow.messages import Caller, CompletionRequest, EmbeddingRequest, Sampling
 
 
 def completion(**fields: Any) -> CompletionRequest:
     body = COMPLETION_DECODER.decode(msgspec.json.encode({"model": "m", **fields}))
-    return completion_request(body, request_id="cmpl-1", caller=Caller(), deadline_s=None)
+    return completion_request(body, Envelope("cmpl-1", Caller(), None, Sampling()))
 
 
 def embedding(**fields: Any) -> EmbeddingRequest:
@@ -54,6 +55,14 @@ def test_too_many_inputs_are_refused() -> None:
 def test_a_completion_is_sixteen_tokens_unless_said_otherwise() -> None:
     assert completion(prompt="a").sampling.max_tokens == 16
     assert completion(prompt="a", max_tokens=5).sampling.max_tokens == 5
+
+
+def test_what_a_completion_leaves_open_the_model_decides() -> None:
+    body = COMPLETION_DECODER.decode(b'{"model": "m", "prompt": "a", "top_p": 1}')
+    sampling = completion_request(
+        body, Envelope("cmpl-1", Caller(), None, Sampling(temperature=0.6, top_p=0.9))
+    ).sampling
+    assert (sampling.temperature, sampling.top_p, sampling.max_tokens) == (0.6, 1.0, 16)
 
 
 def test_logprobs_are_a_number() -> None:

@@ -72,6 +72,12 @@ def test_a_long_name_is_not_repeated_whole() -> None:
     assert len(str(refused(b'{"items":[],"%b":1}' % (b"x" * 100_000)))) < 300
 
 
+def test_a_name_as_long_as_a_body_may_be_is_refused_in_one_look() -> None:
+    error = refused(b'{"items":[{"colour":"x","%b":1}]}' % (b"x" * 5_000_000))
+    assert error.code == "unknown_parameter"
+    assert (error.param or "").startswith("items[0].xxx")
+
+
 @settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_decoded_or_refused_with_400(body: bytes) -> None:

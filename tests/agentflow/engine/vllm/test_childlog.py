@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from agentflow.engine.protocol import StartProgress
 from agentflow.engine.vllm.childlog import KEPT_LINES, ChildLog
 
 TRACEBACK = """\x1eERROR vllm.v1.engine.core: EngineCore failed to start.
@@ -24,13 +23,13 @@ RuntimeError: Engine core initialization failed. See root cause above.
 
 
 @pytest.fixture
-async def stages() -> list[str]:
+async def stages() -> list[tuple[str, float]]:
     return []
 
 
 @pytest.fixture
-async def log(stages: list[str]) -> Iterator[ChildLog]:
-    log = ChildLog(lambda progress: stages.append(progress.stage))
+async def log(stages: list[tuple[str, float]]) -> Iterator[ChildLog]:
+    log = ChildLog(lambda stage, part: stages.append((stage, part)))
     yield log
     log.close()
 
@@ -57,16 +56,23 @@ async def test_silence_and_mere_echoes_have_no_cause(log: ChildLog) -> None:
     assert log.root_cause() is None
 
 
-async def test_log_records_tell_how_far_the_start_is(log: ChildLog, stages: list[str]) -> None:
+async def test_log_records_tell_how_far_the_start_is(log: ChildLog, stages: list[tuple[str, float]]) -> None:
     for text in ("Starting to load model /m", "Loading weights took 0.6 seconds", "CPU KV cache size: 46,592 tokens"):
         await write(log, f"\x1eINFO vllm.some.module: {text}\n")
-    assert stages == ["loading", "loaded", "allocating the KV cache"]
+    assert stages == [("loading", 0), ("loaded", 0), ("allocating the KV cache", 0)]
 
 
-async def test_a_line_that_comes_in_pieces_is_read_as_one(log: ChildLog, stages: list[str]) -> None:
+async def test_the_files_of_weights_that_were_read_are_told(log: ChildLog, stages: list[tuple[str, float]]) -> None:
+    for done, percent in enumerate((0, 50, 100)):
+        bar = f"Loading safetensors checkpoint shards: {percent:3}% Completed | {done}/2 [00:00<00:01,  2.11it/s]"
+        await write(log, f"\r{bar}\n")
+    assert stages == [("loading", 0), ("loading", 0.5), ("loading", 1)]
+
+
+async def test_a_line_that_comes_in_pieces_is_read_as_one(log: ChildLog, stages: list[tuple[str, float]]) -> None:
     for piece in ("\x1eINFO vllm.x: Starting", " to load", " model /m", "\n"):
         await write(log, piece)
-    assert stages == ["loading"]
+    assert stages == [("loading", 0)]
 
 
 async def test_first_lines_of_warnings_reach_the_daemons_log_and_the_rest_only_for_debugging(
@@ -102,6 +108,4 @@ def open_descriptors() -> int:
 
 @pytest.fixture
 def make() -> Callable[[], ChildLog]:
-    def nothing(_: StartProgress) -> None: ...
-
-    return lambda: ChildLog(nothing)
+    return lambda: ChildLog(lambda _stage, _part: None)

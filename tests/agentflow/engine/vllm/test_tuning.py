@@ -141,3 +141,9 @@ def test_an_embedding_engine_has_a_step_that_holds_its_longest_input() -> None:
     assert args["runner"] == "pooling"
     assert args["max_num_batched_tokens"] >= args["max_model_len"]
     assert "structured_outputs_config" not in args
+
+
+def test_an_embedding_engine_on_a_cpu_is_told_the_size_of_its_pool() -> None:
+    args = choose_pooling(SMALL, ModelConfig(model="small"), LAPTOP).args
+    assert args["kv_cache_memory_bytes"] > 0  # or vLLM would want nine tenths of the machine's memory to be free
+    assert "kv_cache_memory_bytes" not in choose_pooling(SMALL, ModelConfig(model="small"), A10G).args

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from acu.chat import Conversation, visible
-from acu.cli_chat import loading_text
+from acu.commands.chat import loading_text
 from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu, until
 
 PROMPT = "\x1b[?2004h"  # bracketed paste is switched on: the line editor listens
@@ -222,6 +222,8 @@ def test_loading_names_the_models_that_are_not_ready() -> None:
     ]
     assert loading_text({"ready": False, "reason": "b loads", "models": models}) == "loading b: loading 50%"
     assert loading_text({"ready": False, "reason": "draining", "models": []}) == "draining"
+    reading = {"ready": False, "reason": "b loads", "models": models, "preloading": "reading b: 5% at 9 MB/s"}
+    assert loading_text(reading) == "loading b: loading 50%; reading b: 5% at 9 MB/s"
 
 
 def test_without_waiting_it_fails_while_the_model_loads_and_says_how_far_it_is(daemon: DaemonFactory) -> None:

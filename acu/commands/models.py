@@ -17,8 +17,10 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeElapsedColu
 from rich.progress import Progress as Bars
 
 from acu import models
-from acu.cli import EXIT_FAILED, EXIT_OK, add_config_option
-from acu.errors import ModelError
+from acu.client import Client, Target
+from acu.commands import exits
+from acu.commands.options import add_config_option, add_socket_option, sockets_of
+from acu.errors import ApiError, DaemonSilent, DaemonUnreachable, ModelError, ModelInUse, UnknownAnswer
 from acu.models.progress import Progress, human
 
 DESCRIPTION = """\
@@ -26,6 +28,7 @@ The models on this machine. A model is named by the catalogue (`acu models list`
 with `pull NAME --from FOLDER`, by you. Only safetensors are accepted, and no model brings code of its own.
 """
 _PLAIN_EVERY_S = 5.0
+_ASK_TIMEOUT_S = 5.0
 
 
 def add_arguments(subparsers: Any) -> None:
@@ -35,15 +38,23 @@ def add_arguments(subparsers: Any) -> None:
     show = actions.add_parser("list", help="the catalogue, and what is on this machine")
     show.add_argument("--json", action="store_true", help="as JSON")
     pull = actions.add_parser("pull", help="bring models onto this machine")
-    pull.add_argument("names", metavar="NAME", nargs="+")
+    pull.add_argument(
+        "names", metavar="NAME", nargs="+", help="of the catalogue, or a hub id such as organisation/name"
+    )
     pull.add_argument("--force", action="store_true", help="again, even if they are here")
     pull.add_argument("--from", dest="folder", metavar="FOLDER", type=Path, help="copy a local folder as NAME")
     verify = actions.add_parser("verify", help="compare every file with its checksum")
     verify.add_argument("names", metavar="NAME", nargs="*", help="default: all that are here")
-    remove = actions.add_parser("rm", help="delete models from this machine")
-    remove.add_argument("names", metavar="NAME", nargs="+")
+    remove = actions.add_parser(
+        "rm",
+        help="delete models from this machine",
+        description="Delete models from this machine. A model that a running daemon serves is kept.",
+    )
+    remove.add_argument("names", metavar="NAME", nargs="+", help="as `acu models list` shows it")
+    remove.add_argument("--force", action="store_true", help="also models that a running daemon serves")
+    add_socket_option(remove)
     preload = actions.add_parser("preload", help="read a model's weights into memory, so that it starts faster")
-    preload.add_argument("names", metavar="NAME", nargs=1)
+    preload.add_argument("names", metavar="NAME", nargs=1, help="as `acu models list` shows it, or a folder's path")
     for action in (show, pull, verify, remove, preload):
         add_config_option(action)
 
@@ -53,17 +64,42 @@ def run(args: argparse.Namespace, cache_dir: Path) -> int:
     if args.action == "list":
         rows = listing(cache_dir)
         _out(json.dumps(rows, indent=2) if args.json else table(rows))
-        return EXIT_OK
+        return exits.OK
     if args.action == "rm":
-        for name in args.names:
-            models.remove(name, cache_dir)
-            _out(f"{name}: removed")
-        return EXIT_OK
+        return _remove(args, cache_dir)
     if args.action == "verify":
         return _verify(args.names, cache_dir)
     if args.action == "preload":
         return _preload(args.names[0], cache_dir)
     return _pull(args, cache_dir)
+
+
+def _remove(args: argparse.Namespace, cache_dir: Path) -> int:
+    if not args.force:
+        refuse_served(args.names, cache_dir, sockets_of(args))
+    for name in args.names:
+        models.remove(name, cache_dir)
+        _out(f"{name}: removed")
+    return exits.OK
+
+
+def refuse_served(names: list[str], cache_dir: Path, sockets: tuple[Path, ...]) -> None:
+    """Raise ModelInUse when a daemon at one of the sockets serves one of the models, or does not say."""
+    for socket in dict.fromkeys(sockets):
+        try:
+            daemon = Client(Target(sockets=(socket,)), _ASK_TIMEOUT_S).get("/acu/v1/status")["daemon"]
+            pid, served = daemon["pid"], {Path(folder).resolve() for folder in daemon["model_folders"]}
+        except (DaemonSilent, ApiError, UnknownAnswer, LookupError, TypeError) as error:
+            why = f"the daemon at {socket} does not tell what it serves ({error}); --force removes all the same"
+            raise ModelInUse(f"nothing is removed: {why}") from error
+        except DaemonUnreachable:  # nobody listens, or another user's daemon, which has a cache of its own
+            continue
+        for name in names:
+            if models.folder_of(name, cache_dir).resolve() in served:
+                raise ModelInUse(
+                    f"nothing is removed: {name} is served by the daemon at {socket} (pid {pid}); stop it first, or take "
+                    "the model out of its configuration and restart it; --force removes it all the same"
+                )
 
 
 def listing(cache_dir: Path) -> list[dict[str, Any]]:
@@ -125,18 +161,20 @@ def _pull(args: argparse.Namespace, cache_dir: Path) -> int:
             model = models.pull(name, cache_dir, progress, folder=args.folder, force=args.force)
         seconds = time.monotonic() - started
         _out(f"{model.name}: ready, {human(model.size_bytes)} in {model.path} ({seconds:.1f} s)")
-    return EXIT_OK
+    return exits.OK
 
 
 def _verify(names: list[str], cache_dir: Path) -> int:
-    code = EXIT_OK
-    for name in names or models.names(cache_dir):
+    code = exits.OK
+    if not (names := names or list(models.names(cache_dir))):
+        _out(f"no model is in {cache_dir}: there is nothing to verify")
+    for name in names:
         try:
             with progress_bars(name) as progress:
                 model = models.verify(name, cache_dir, progress)
         except ModelError as error:
             _out(f"{name}: {error}")
-            code = EXIT_FAILED
+            code = exits.FAILED
         else:
             _out(f"{model.name}: every file is as it was pulled, {human(model.size_bytes)}")
     return code
@@ -146,7 +184,7 @@ def _preload(name: str, cache_dir: Path) -> int:
     with progress_bars(name) as progress:
         done = models.preload(models.locate(name, cache_dir).path, progress)
     _out(f"{name}: {human(done.bytes)} read in {done.seconds:.2f} s ({done.mb_s:.0f} MB/s)")
-    return EXIT_OK
+    return exits.OK
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""acu.config_document: a strict subset of YAML."""
+"""acu.config.document: a strict subset of YAML."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acu.config_document import MAX_BYTES, overlay, parse_value, plain_scalar, read_document
-from acu.config_fields import Problem
+from acu.config.document import MAX_BYTES, overlay, parse_value, plain_scalar, read_document
+from acu.config.fields import Problem
 from acu.errors import ConfigError
 
 

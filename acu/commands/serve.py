@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from acu.cli import add_config_option
+from acu.commands.options import add_config_option
 from acu.config import LoadedConfig, load, process_environment
 from acu.errors import ModelError, StartRefused
 from acu.hardware import gpu_present
@@ -17,7 +17,7 @@ from acu.logs import printable
 
 DESCRIPTION = """\
 Run the daemon in the foreground. It accepts on a unix socket and on 127.0.0.1 at once; requests that come while models
-load wait for them. Ctrl-C or SIGTERM lets running answers finish, a second one does not. SIGHUP reads the API keys
+load wait for them. Ctrl-C or SIGTERM lets running answers finish, a second one breaks them off. SIGHUP reads the API keys
 again.
 """
 
@@ -26,9 +26,11 @@ def add_arguments(subparsers: Any) -> None:
     """Declare the command."""
     parser = subparsers.add_parser("serve", help="run the daemon", description=DESCRIPTION, allow_abbrev=False)
     add_config_option(parser)
-    parser.add_argument("--bind", metavar="ADDR:PORT", help="network.bind_addr; port 0 takes any free one")
+    parser.add_argument(
+        "--bind", metavar="ADDR:PORT", help="listen here (network.bind_addr); port 0 takes any free one"
+    )
     parser.add_argument("--no-tcp", action="store_true", help="listen on the unix socket only")
-    parser.add_argument("--socket", metavar="PATH", help="network.unix_socket")
+    parser.add_argument("--socket", metavar="PATH", help="path of the unix socket (network.unix_socket)")
     parser.add_argument(
         "--engine",
         choices=["scripted"],
@@ -37,8 +39,16 @@ def add_arguments(subparsers: Any) -> None:
     )
     parser.add_argument("--script", metavar="FILE", help="answers of the scripted engine")
     parser.add_argument("--pull", action="store_true", help="first pull the models that are not on this machine")
-    parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], help="daemon.log_level")
-    parser.add_argument("--log-format", choices=["auto", "json", "pretty"], help="daemon.log_format")
+    parser.add_argument(
+        "--log-level",
+        choices=["debug", "info", "warning", "error"],
+        help="least severe level that is logged (daemon.log_level)",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=["auto", "json", "pretty"],
+        help="auto: pretty on a terminal, JSON elsewhere (daemon.log_format)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -79,7 +89,7 @@ def configuration(args: argparse.Namespace) -> LoadedConfig:
 
 def pull_missing(loaded: LoadedConfig) -> None:
     """Pull every catalogue model that is not in the cache, with progress."""
-    from acu.cli_models import progress_bars  # rich, only here
+    from acu.commands.models import progress_bars  # rich, only here
     from acu.models import locate, pull
 
     cache_dir = Path(loaded.config.gpu.model_cache_dir)

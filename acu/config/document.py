@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acu.config_fields import Problem
+from acu.config.fields import Problem
 from acu.errors import ConfigError
 
 if TYPE_CHECKING:

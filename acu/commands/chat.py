@@ -8,9 +8,9 @@ import time
 from typing import Any
 
 from acu.chat import Conversation, Printer, Settings, answer, explain
-from acu.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
-from acu.cli_status import add_target_options, target_of
 from acu.client import Client
+from acu.commands import exits
+from acu.commands.options import add_target_options, target_of
 from acu.errors import AcuError, ApiError, UnknownAnswer
 from acu.terminal import LineReader, PipeReader, TerminalReader
 
@@ -37,11 +37,18 @@ def add_arguments(subparsers: Any) -> None:
     )
     add_target_options(parser)
     parser.add_argument("--once", metavar="TEXT", help="answer this and exit; `-` reads it from standard input")
-    parser.add_argument("--model", default="large", help="name or alias of the model (default: large)")
+    parser.add_argument("--model", metavar="NAME", default="large", help="name or alias of the model (default: large)")
     parser.add_argument("--system", metavar="TEXT", help="system message")
-    parser.add_argument("--temperature", type=float, help="0 is deterministic; default: the model's")
-    parser.add_argument("--max-tokens", type=int, help="longest answer in tokens")
+    parser.add_argument("--temperature", metavar="T", type=float, help="0 is deterministic; default: the model's")
+    parser.add_argument("--max-tokens", metavar="N", type=count, help="longest answer in tokens")
     parser.add_argument("--no-wait", action="store_true", help="fail instead of waiting while the model loads")
+
+
+def count(text: str) -> int:
+    """A number of at least one, as argparse asks for it."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of 1 or more")
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,8 +72,8 @@ def once(client: Client, settings: Settings, conversation: Conversation, text: s
     try:
         answer(client, settings, conversation.with_user(message), Printer())
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    return EXIT_OK
+        return exits.INTERRUPTED
+    return exits.OK
 
 
 def wait_until_ready(client: Client, *, wait: bool = True) -> None:
@@ -98,7 +105,8 @@ def loading_text(readiness: dict[str, Any]) -> str:
         if not model["ready"]:
             share = f" {model['fraction']:.0%}" if model["fraction"] is not None else ""
             parts.append(f"{model['model']}: {model['stage']}{share}")
-    return "loading " + ", ".join(parts) if parts else str(readiness.get("reason") or "not ready")
+    text = "loading " + ", ".join(parts) if parts else str(readiness.get("reason") or "not ready")
+    return f"{text}; {readiness['preloading']}" if readiness.get("preloading") else text
 
 
 class Chat:
@@ -120,7 +128,7 @@ class Chat:
             except KeyboardInterrupt:  # at the prompt it only clears the line
                 continue
             if line is None or line.strip() in {"/quit", "/exit"}:
-                return EXIT_FAILED if self._failed and not self._reader.interactive else EXIT_OK
+                return exits.FAILED if self._failed and not self._reader.interactive else exits.OK
             if line.startswith("/"):
                 self._command(line.strip())
             elif line.strip():

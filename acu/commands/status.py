@@ -6,17 +6,17 @@ import argparse
 import json
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acu.cli import EXIT_FAILED, EXIT_OK, add_config_option
-from acu.client import Client, Target
-from acu.config import client_sockets, load, process_environment
-from acu.errors import ConfigError, UnknownAnswer
+from acu.client import Client
+from acu.commands import exits
+from acu.commands.options import add_target_options, target_of
+from acu.errors import UnknownAnswer
 from acu.logs import printable
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.measure import Measurement
 
 STATUS_PATH = "/acu/v1/status"
 WATCH_EVERY_S = 1.0
@@ -37,35 +37,6 @@ def add_arguments(subparsers: Any) -> None:
     parser.add_argument("--watch", action="store_true", help="again every second, until ctrl-C")
 
 
-def add_target_options(parser: argparse.ArgumentParser) -> None:
-    """Options that say which daemon is meant."""
-    add_config_option(parser)
-    parser.add_argument("--socket", metavar="PATH", type=Path, help="the daemon's unix socket")
-    parser.add_argument("--url", help="the daemon's address, such as http://127.0.0.1:8228, instead of a socket")
-    parser.add_argument("--api-key-file", metavar="FILE", type=Path, help="file with an API key (for --url)")
-    parser.add_argument("--api-key", metavar="KEY", help="the API key itself; other users can see it in `ps`")
-    parser.add_argument("--ca-file", metavar="FILE", type=Path, help="certificate to trust, for https")
-
-
-def target_of(args: argparse.Namespace) -> Target:
-    """The daemon that the options mean: a URL, a socket, the configured socket, else where sockets usually are."""
-    key = args.api_key
-    if args.api_key_file is not None:
-        try:
-            key = args.api_key_file.read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError([f"--api-key-file: {args.api_key_file} cannot be read: {error}"]) from error
-    if args.url is not None:
-        return Target(url=args.url.rstrip("/"), api_key=key, ca_file=args.ca_file)
-    if args.socket is not None:
-        return Target(sockets=(args.socket,), api_key=key)
-    environ = process_environment()
-    loaded = load(environ, file=args.config)
-    if "network.unix_socket" in loaded.origins and loaded.config.network.unix_socket is not None:
-        return Target(sockets=(Path(loaded.config.network.unix_socket),), api_key=key)
-    return Target(sockets=client_sockets(environ), api_key=key)
-
-
 def run(args: argparse.Namespace) -> int:
     """Show the status once, or until ctrl-C. Raises DaemonUnreachable, ApiError."""
     client = Client(target_of(args), TIMEOUT_S)
@@ -74,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     report = client.get(STATUS_PATH)
     ready = is_ready(report)
     sys.stdout.write(json.dumps(report, indent=2) + "\n" if args.json else drawn(report))
-    return EXIT_OK if ready else EXIT_FAILED
+    return exits.OK if ready else exits.FAILED
 
 
 def watch(client: Client, *, as_json: bool) -> int:
@@ -120,6 +91,30 @@ def understood(report: dict[str, Any]) -> RenderableType:
         raise UnknownAnswer(STATUS_PATH) from error
 
 
+class Pairs:
+    """Names with values on as few lines as they need, which break between pairs and, while it fits a line, never in one."""
+
+    def __init__(self, pairs: list[tuple[str, str]]) -> None:
+        self._texts = [printable(f"{name}: {value}") for name, value in pairs]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        lines: list[str] = []
+        for text in self._texts:
+            if lines and len(lines[-1]) + len(text) + len(", ,") <= options.max_width:
+                lines[-1] += f", {text}"
+            else:
+                lines.append(text)
+        yield Text(",\n".join(lines), overflow="fold")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        from rich.measure import Measurement
+
+        longest, whole = max(map(len, self._texts), default=0), len(", ".join(self._texts))
+        return Measurement(min(longest + 1, options.max_width), min(whole, options.max_width))
+
+
 def render(report: dict[str, Any]) -> RenderableType:
     """The report as tables."""
     from rich.console import Group
@@ -155,9 +150,11 @@ def render(report: dict[str, Any]) -> RenderableType:
             Text(printable(model["name"]), style="bold"),
             f"{escape(model['role'])}; also {escape(', '.join(model['aliases']))}",
         )
+        if sampling := model.get("sampling"):
+            details.add_row("", Pairs([(f"default {name}", value) for name, value in pairs_of(sampling)]))
         for engine in model["engines"]:
             models.add_row(*engine_row(model, engine))
-            for line in choice_lines(engine):
+            for line in engine_lines(engine):
                 details.add_row("", line)
     return Group(head, "", models, "", details)
 
@@ -185,9 +182,9 @@ def engine_row(model: dict[str, Any], engine: dict[str, Any]) -> tuple[str, ...]
     )
 
 
-def choice_lines(engine: dict[str, Any]) -> list[str]:
+def engine_lines(engine: dict[str, Any]) -> list[RenderableType]:
     """How far a start is, what was chosen for this machine, and the last failure."""
-    lines = []
+    lines: list[RenderableType] = []
     if engine["stage"]:
         measured = engine["fraction"] is not None and engine["state"] == "starting"
         lines.append(escape(engine["stage"]) + (f" {engine['fraction']:.0%}" if measured else ""))
@@ -196,11 +193,15 @@ def choice_lines(engine: dict[str, Any]) -> list[str]:
         chosen = {"engine": info["name"], **info["choices"], "running at most": info["max_running"]}
         if info["kv_cache_tokens"]:
             chosen["KV tokens"] = info["kv_cache_tokens"]
-        known = {name.replace("_", " "): value for name, value in chosen.items() if value is not None}
-        lines.append(escape(", ".join(f"{name}: {plain(value)}" for name, value in known.items())))
+        lines.append(Pairs(pairs_of(chosen)))
     if engine["last_error"]:
         lines.append(f"[red]last error[/]: {escape(engine['last_error'])}")
     return lines
+
+
+def pairs_of(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """Names and values for people, without what is null."""
+    return [(name.replace("_", " "), plain(value)) for name, value in values.items() if value is not None]
 
 
 def plain(value: Any) -> str:

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import pytest
 from rich.console import Console
 
-from acu.cli_status import duration, render
+from acu.commands.status import duration, render
 from tests.acu.running import ROOT, DaemonFactory, acu
 
 
@@ -93,16 +95,52 @@ def test_a_duration_is_told_in_the_units_that_fit() -> None:
     assert [duration(s) for s in (5, 65, 3725)] == ["5 s", "1 min 5 s", "1 h 2 min"]
 
 
-def test_at_80_columns_every_engine_keeps_its_name_on_one_line() -> None:
+def report_of(**engine: Any) -> dict[str, Any]:
+    """The status of a daemon with one model, whose engine is as given."""
     stats = {"prefix_cache_queries": 10, "prefix_cache_hits": 5, "kv_cache_usage": 0.25}
-    engine = {"id": "qwen2.5-7b-instruct-awq/0", "state": "starting", "stage": "loading weights", "fraction": 0.4}
-    engine |= {"stats": stats, "restarts": 12, "info": None, "last_error": None}
+    whole = {"id": "qwen2.5-7b-instruct-awq/0", "state": "starting", "stage": "loading weights", "fraction": 0.4}
+    whole |= {"stats": stats, "restarts": 12, "info": None, "last_error": None, **engine}
     model = {"name": "qwen2.5-7b-instruct-awq", "role": "chat", "aliases": ["large"], "running": 128, "queued": 256}
-    model |= {"max_model_len": 32768, "engines": [engine]}
+    model |= {"max_model_len": 32768, "engines": [whole], "sampling": {"temperature": 0.2, "top_p": 0.9}}
     service = {"draining": False, "ready": False, "reason": "it loads", "models": [model]}
     service |= {"running": 128, "queued": 256, "queued_tokens": 1000}
+    return {"service": service, "daemon": {"preloading": "reading qwen2.5-7b-instruct-awq: 40% at 900 MB/s"}}
+
+
+def shown(report: dict[str, Any], width: int) -> list[str]:
+    """The table's lines on a terminal of this width."""
     output = io.StringIO()
-    Console(file=output, width=80).print(render({"service": service, "daemon": {}}))
-    lines = [line.split() for line in output.getvalue().splitlines()]
+    Console(file=output, width=width).print(render(report))
+    return output.getvalue().splitlines()
+
+
+def test_at_80_columns_every_engine_keeps_its_name_on_one_line() -> None:
+    lines = [line.split() for line in shown(report_of(), 80)]
     assert ["qwen2.5-7b-instruct-awq/0", "starting", "128", "256", "32768", "25%", "50%", "12"] in lines
     assert ["loading", "weights", "40%"] in lines
+    assert ["weights", "reading", "qwen2.5-7b-instruct-awq:", "40%", "at", "900", "MB/s"] in lines
+
+
+@pytest.mark.parametrize(("width", "count"), [(80, 5), (200, 2)])
+def test_what_was_chosen_breaks_between_pairs_alone(width: int, count: int) -> None:
+    choices = {"device": "cpu", "dtype": "bfloat16", "kv_cache_mib": 2048, "block_size": 128, "quantization": None}
+    choices |= {
+        "max_batched_tokens": 2048,
+        "compiled": True,
+        "cores": 2,
+        "preloads": ["libiomp5.so", "libtcmalloc.so.4"],
+    }
+    info = {"name": "vllm", "choices": choices, "max_running": 64, "kv_cache_tokens": 131072}
+    lines = [line.strip() for line in shown(report_of(state="ready", stage="", info=info), width)]
+    first = next(index for index, line in enumerate(lines) if line.startswith("engine: vllm"))
+    last = next(index for index, line in enumerate(lines) if line.endswith("KV tokens: 131072"))
+    assert last - first + 1 == count
+    assert all(line.endswith(",") for line in lines[first:last])
+    pairs = " ".join(lines[first : last + 1]).split(", ")
+    assert pairs == [
+        "engine: vllm", "device: cpu", "dtype: bfloat16", "kv cache mib: 2048", "block size: 128",
+        "max batched tokens: 2048", "compiled: True", "cores: 2", "preloads: libiomp5.so libtcmalloc.so.4",
+        "running at most: 64", "KV tokens: 131072",
+    ]  # fmt: skip
+    assert all(any(pair in line for line in lines) for pair in pairs)
+    assert "default temperature: 0.2, default top p: 0.9" in lines

@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
-from acu.cli import EXIT_OK, add_config_option
+from acu.commands import exits
+from acu.commands.options import add_config_option
 from acu.config import AcuConfig, LoadedConfig, load, process_environment
-from acu.config_fields import Field, fields_of, nearest
+from acu.config.fields import Field, fields_of, nearest
 from acu.errors import ConfigError
 from acu.hardware import gpu_present
 
@@ -27,18 +28,36 @@ One YAML file, of which every part may be left out. The first that is named or f
 - A `models` section in the file replaces the default models as a whole.
 - Unknown keys, unknown `ACU_` variables and ill-typed values are refused; the message names the nearest known key.
 - Paths may begin with `~`; relative ones count from the file's folder.
-- `acu config check FILE` tells every problem, `acu config show` the effective values and where each came from,
-  `acu config get network.unix_socket` one effective value, `acu config schema` prints the JSON schema. This page is the
-  output of `acu config reference`.
+- `acu config check FILE` tells everything for which `acu serve -c FILE` would not start, `acu config show` the effective
+  values and where each came from, `acu config get network.unix_socket` one effective value, `acu config schema` prints the
+  JSON schema. This page is the output of `acu config reference`.
+"""
+
+
+DESCRIPTION = """\
+Check and show the configuration. Which file is read, and what overrides it: see `acu --help`.
+"""
+CHECK_DESCRIPTION = """\
+Tell everything for which `acu serve -c FILE` would refuse to start: unknown keys and ill-typed values, keys and
+certificates that cannot be used, models that are missing or do not fit, an audit log that cannot be written. Nothing is
+started, made or changed, and no port or socket is looked at. Variables ACU_SECTION__FIELD count only when no FILE is given.
 """
 
 
 def add_arguments(subparsers: Any) -> None:
     """Declare the command and its actions."""
-    parser = subparsers.add_parser("config", help="check and show the configuration", allow_abbrev=False)
+    parser = subparsers.add_parser(
+        "config", help="check and show the configuration", description=DESCRIPTION, allow_abbrev=False
+    )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    check = actions.add_parser("check", help="validate a file: exit code 0, or 2 with every problem")
-    check.add_argument("file", metavar="FILE", type=Path)
+    check = actions.add_parser(
+        "check",
+        help="whether `acu serve` would start: exit code 0, or 2 with every problem",
+        description=CHECK_DESCRIPTION,
+        allow_abbrev=False,
+    )
+    check.add_argument("file", metavar="FILE", nargs="?", type=Path, help="default: what `acu serve` would read now")
+    add_config_option(check)
     show = actions.add_parser("show", help="the effective configuration, and where each value came from")
     show.add_argument("--json", action="store_true", help="as JSON")
     add_config_option(show)
@@ -56,8 +75,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.action == "reference":
         _out(reference().rstrip())
     elif args.action == "check":
-        load({}, file=args.file, gpu_present=gpu_present())
-        _out(f"{args.file}: valid")
+        check_file(args.file or args.config)
     else:
         loaded = load(process_environment(), file=args.config, gpu_present=gpu_present())
         if args.action == "get":
@@ -65,7 +83,22 @@ def run(args: argparse.Namespace) -> int:
             _out(value if isinstance(value, str) else json.dumps(value))
         else:
             _out(as_json(loaded) if args.json else as_table(loaded))
-    return EXIT_OK
+    return exits.OK
+
+
+def check_file(named: Path | None) -> None:
+    """Look for everything that a start would refuse. Raises ConfigError or StartRefused, with all of it.
+
+    A file that is named is judged by itself: variables that set fields here may be set otherwise where it is used.
+    """
+    from acu.ground import check
+
+    environ = process_environment()
+    if named is not None:
+        environ = {name: value for name, value in environ.items() if not name.startswith("ACU_")}
+    loaded = load(environ, file=named, gpu_present=gpu_present())
+    check(loaded.config)
+    _out(f"{loaded.file or 'the defaults (there is no file)'}: valid")
 
 
 def value_at(loaded: LoadedConfig, path: str) -> Any:

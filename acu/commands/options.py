@@ -1,0 +1,57 @@
+"""Options that several commands share: which configuration, and which daemon."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from acu.client import Target
+from acu.config import client_sockets, load, process_environment
+from acu.errors import ConfigError
+
+
+def add_config_option(parser: argparse.ArgumentParser) -> None:
+    """`-c FILE` after the command as well as before it."""
+    parser.add_argument(
+        "-c", "--config", metavar="FILE", type=Path, default=argparse.SUPPRESS, help="configuration file (acu.yaml)"
+    )
+
+
+def add_socket_option(parser: argparse.ArgumentParser) -> None:
+    """`--socket PATH`, for `sockets_of`."""
+    parser.add_argument("--socket", metavar="PATH", type=Path, help="the daemon's unix socket")
+
+
+def add_target_options(parser: argparse.ArgumentParser) -> None:
+    """Options that say which daemon is meant."""
+    add_config_option(parser)
+    add_socket_option(parser)
+    parser.add_argument("--url", help="the daemon's address, such as http://127.0.0.1:8228, instead of a socket")
+    parser.add_argument("--api-key-file", metavar="FILE", type=Path, help="file with an API key (for --url)")
+    parser.add_argument("--api-key", metavar="KEY", help="the API key itself; other users can see it in `ps`")
+    parser.add_argument("--ca-file", metavar="FILE", type=Path, help="certificate to trust, for https")
+
+
+def target_of(args: argparse.Namespace) -> Target:
+    """The daemon that the options mean: a URL, a socket, the configured socket, else where sockets usually are."""
+    key = args.api_key
+    if args.api_key_file is not None:
+        try:
+            key = args.api_key_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise ConfigError([f"--api-key-file: {args.api_key_file} cannot be read: {why}"]) from error
+    if args.url is not None:
+        return Target(url=args.url.rstrip("/"), api_key=key, ca_file=args.ca_file)
+    return Target(sockets=sockets_of(args), api_key=key)
+
+
+def sockets_of(args: argparse.Namespace) -> tuple[Path, ...]:
+    """Where the daemon's socket may be: as the options say, as configured, else where sockets usually are."""
+    if args.socket is not None:
+        return (args.socket,)
+    environ = process_environment()
+    loaded = load(environ, file=args.config)
+    if "network.unix_socket" in loaded.origins and loaded.config.network.unix_socket is not None:
+        return (Path(loaded.config.network.unix_socket),)
+    return client_sockets(environ)

@@ -1,0 +1,37 @@
+"""The configuration: what can be configured, and the one reader of acu.yaml and of the ACU_* variables.
+
+document.py reads strict YAML, fields.py checks and describes the fields of sections.py, contradictions.py judges values
+against each other, places.py knows where files lie, and loading.py composes all of it into one frozen `AcuConfig`.
+"""
+
+from acu.config.contradictions import exposure_problems
+from acu.config.loading import LoadedConfig, find_file, load, process_environment
+from acu.config.places import client_sockets, default_model_cache, default_socket, history_file
+from acu.config.sections import (
+    AcuConfig,
+    DaemonConfig,
+    GpuConfig,
+    NetworkConfig,
+    model_names,
+    model_role,
+    split_address,
+)
+
+__all__ = [
+    "AcuConfig",
+    "DaemonConfig",
+    "GpuConfig",
+    "LoadedConfig",
+    "NetworkConfig",
+    "client_sockets",
+    "default_model_cache",
+    "default_socket",
+    "exposure_problems",
+    "find_file",
+    "history_file",
+    "load",
+    "model_names",
+    "model_role",
+    "process_environment",
+    "split_address",
+]

@@ -1,0 +1,108 @@
+"""The one reader of acu.yaml and of the ACU_* variables: text in, one frozen `AcuConfig` out.
+
+Layers, later ones win: defaults (which follow the machine) < the file < ACU_SECTION__FIELD variables < command line.
+The file is the first that is named or found: `-c FILE`, ACU_CONFIG, ~/.config/acu/acu.yaml, /etc/acu/acu.yaml.
+A `models` section in the file replaces the default one as a whole; variables and flags change single fields.
+
+Nothing is guessed: an unknown key, an ill-typed value, a duplicate key or an unknown ACU_ variable is a problem that
+names its path, and all problems of a configuration are told at once (`ConfigError.problems`).
+Paths may begin with `~`; relative ones count from the file's folder, or from the working folder if given elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from acu.config.contradictions import contradictions, unfit_texts
+from acu.config.document import overlay, parse_value, read_document
+from acu.config.fields import Problem, check
+from acu.config.places import anchor_paths, anchored, home_folder, with_places
+from acu.config.sections import AcuConfig
+from acu.errors import ConfigError
+
+EXEMPT = ("ACU_CONFIG", "ACU_DAEMON_PID", "ACU_ENGINE_OUTPUT")  # not fields; ACU_TEST_* is left to the tests as well
+SYSTEM_FILE = Path("/etc/acu/acu.yaml")
+
+
+class LoadedConfig(Struct, frozen=True):
+    """A configuration, its file if there was one, and where each value came from (dotted path -> origin).
+
+    An origin is `default`, the file's path with a line, the name of a variable, or a command-line flag; a path that
+    is not in `origins` is a default.
+    """
+
+    config: AcuConfig
+    file: Path | None
+    origins: dict[str, str]
+
+
+def process_environment() -> MutableMapping[str, str]:
+    """The environment of this process: the one place that reads it."""
+    return os.environ
+
+
+def load(
+    environ: Mapping[str, str],
+    *,
+    file: Path | None = None,
+    flags: Mapping[str, tuple[str, Any]] | None = None,
+    gpu_present: bool = False,
+) -> LoadedConfig:
+    """Compose the configuration. Raises ConfigError with every problem found.
+
+    `file` is what `-c` named; `flags` maps a dotted path to (flag, value).
+    """
+    found = find_file(environ, file)
+    document, lines, problems = read_document(found) if found else ({}, {}, [])
+    anchor_paths(document, found.parent if found else Path.cwd())
+    if not document.get("models"):
+        document["models"] = default_models(gpu_present)
+    origins = {path: f"{found}:{line}" for path, line in lines.items()}
+    for path, origin, value in (*variables(environ, problems), *((p, *f) for p, f in (flags or {}).items())):
+        overlay(document, path, anchored(path, value, Path.cwd()), origin, problems)
+        origins[path] = origin
+    problems += unfit_texts(document) or check(document, AcuConfig)
+    if not problems:
+        config = msgspec.convert(document, AcuConfig)
+        problems += contradictions(config)
+        if not problems:
+            return LoadedConfig(with_places(config, environ), found, origins)
+    raise ConfigError([problem.text(origins) for problem in problems])
+
+
+def find_file(environ: Mapping[str, str], named: Path | None) -> Path | None:
+    """The file to read: the one that was named (it must exist), or the first that exists, or None."""
+    if named is not None:
+        return named.absolute()
+    if environ.get("ACU_CONFIG"):
+        return Path(environ["ACU_CONFIG"]).absolute()
+    home = Path(environ.get("XDG_CONFIG_HOME") or home_folder(environ) / ".config")
+    return next((path for path in (home / "acu" / "acu.yaml", SYSTEM_FILE) if path.exists()), None)
+
+
+def variables(environ: Mapping[str, str], problems: list[Problem]) -> Iterator[tuple[str, str, Any]]:
+    """(dotted path, variable, value) of every ACU_SECTION__FIELD variable; others with the prefix are problems."""
+    for name in sorted(environ):
+        if not name.startswith("ACU_") or name in EXEMPT or name.startswith("ACU_TEST_"):
+            continue
+        if "__" not in name:
+            problems.append(Problem(name, "unknown variable; a field's is ACU_SECTION__FIELD"))
+            continue
+        parts = name.removeprefix("ACU_").lower().split("__")
+        if not all(parts):
+            problems.append(Problem(name, "unknown variable; a field's is ACU_SECTION__FIELD"))
+            continue
+        path = ".".join(parts)
+        yield path, name, parse_value(name, environ[name], problems)
+
+
+def default_models(gpu_present: bool) -> dict[str, Any]:
+    """The models that are served when the configuration names none."""
+    chat = "qwen2.5-7b-instruct-awq" if gpu_present else "smollm2-135m-instruct"
+    return {"large": {"model": chat}, "embed": {"model": "all-minilm-l6-v2"}}

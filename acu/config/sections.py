@@ -1,0 +1,160 @@
+"""The sections of the configuration, and all of them together: frozen, every field with its description. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from agentflow.config import Mebibytes, ModelConfig, SchedulerConfig, Seconds
+
+DEFAULT_BIND = "127.0.0.1:8228"
+
+
+class NetworkConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where the daemon listens, and who may come in."""
+
+    bind_addr: Annotated[
+        str | None,
+        Meta(
+            description="Address and port to listen on: `127.0.0.1:8228`, `[::1]:8228`, `localhost:0` (any free port). "
+            "null: no TCP. Beyond loopback, api_keys_file and both TLS files are required."
+        ),
+    ] = DEFAULT_BIND
+    unix_socket: Annotated[
+        str | None,
+        Meta(
+            description="Path of the unix socket; null: none. auto: $XDG_RUNTIME_DIR/acu/acu.sock, else the service's "
+            "RuntimeDirectory (/run/acu/acu.sock), else /tmp/acu-UID/acu.sock."
+        ),
+    ] = "auto"
+    socket_mode: Annotated[str, Meta(description="Permissions of the unix socket, octal.", pattern="^0?[0-7]{3}$")] = (
+        "0600"
+    )
+    api_keys_file: Annotated[
+        str | None,
+        Meta(
+            description="YAML file of API keys, not readable by others (mode 600, 640); read again on SIGHUP. null: none asked."
+        ),
+    ] = None
+    tls_cert_file: Annotated[
+        str | None, Meta(description="PEM file with the certificate chain for TCP. null: no TLS.")
+    ] = None
+    tls_key_file: Annotated[str | None, Meta(description="PEM file with the certificate's private key.")] = None
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Meta(description="Further names that a `Host` header may carry, besides localhost and the bound address."),
+    ] = ()
+    max_body_mb: Annotated[
+        int,
+        Meta(
+            description="Largest request body in MiB. 16 of that size have room at a time; what comes beyond is answered "
+            "503.",
+            ge=1,
+            le=1024,
+        ),
+    ] = 16
+    header_timeout_s: Annotated[
+        Seconds, Meta(description="Seconds in which a connection must have sent its request's headers.")
+    ] = 15.0
+    body_timeout_s: Annotated[Seconds, Meta(description="Seconds in which a request's body must have arrived.")] = 60.0
+    idle_timeout_s: Annotated[
+        Seconds, Meta(description="Seconds that a connection may stay open without a request.")
+    ] = 75.0
+    max_connections: Annotated[
+        int,
+        Meta(
+            description="Connections at a time, over all sockets. One more is answered 503. Fewer, with a warning, where "
+            "the limit of open files (ulimit -Hn) is too low.",
+            ge=1,
+            le=1_000_000,
+        ),
+    ] = 4096
+
+
+class GpuConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The accelerator, and where models lie. Without a GPU only model_cache_dir matters."""
+
+    device_id: Annotated[int, Meta(description="Index of the GPU to use, as nvidia-smi counts.", ge=0, le=255)] = 0
+    model_cache_dir: Annotated[
+        str,
+        Meta(
+            description="Folder with the pulled models, best on NVMe. auto: the service's CacheDirectory or "
+            "StateDirectory, else $XDG_CACHE_HOME/acu/models, else ~/.cache/acu/models."
+        ),
+    ] = "auto"
+    weights_mb: Annotated[
+        Mebibytes | None,
+        Meta(
+            description="GPU memory in MiB for all models' weights; models that need more are refused at the start. "
+            "Default: 53 % of the device (12288 on an A10G)."
+        ),
+    ] = None
+    kv_cache_size_mb: Annotated[
+        Mebibytes | None,
+        Meta(
+            description="GPU memory in MiB for the KV pools, shared evenly by models without a kv_cache_mb of their "
+            "own. Default: 36 % of the device (8192 on an A10G)."
+        ),
+    ] = None
+
+
+class DaemonConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The process: how it ends, and what it says."""
+
+    drain_timeout_s: Annotated[
+        Seconds, Meta(description="Seconds that running requests may take to finish after SIGTERM or SIGINT.")
+    ] = 60.0
+    log_format: Annotated[
+        Literal["auto", "json", "pretty"],
+        Meta(description="Form of the log on standard error. auto: pretty on a terminal, JSON elsewhere."),
+    ] = "auto"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Least severe level that is logged.")
+    ] = "info"
+    audit_log: Annotated[
+        str | None,
+        Meta(description="File to which one JSON line a request is appended: who, what, when; no content. null: none."),
+    ] = None
+
+
+class AcuConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything that can be configured. Frozen; composed once, by `load`."""
+
+    network: NetworkConfig = NetworkConfig()
+    gpu: GpuConfig = GpuConfig()
+    models: Annotated[
+        dict[Annotated[str, Meta(pattern="^[a-z][a-z0-9_-]{0,63}$")], ModelConfig],
+        Meta(
+            description="Models to serve, by their key, which is an alias as well (`large`, `embed`). Default: on a GPU "
+            "`large: {model: qwen2.5-7b-instruct-awq}`, else `large: {model: smollm2-135m-instruct}`; and "
+            "`embed: {model: all-minilm-l6-v2}`, which takes texts as they are (multilingual-e5-small wants each to begin "
+            "with `query: ` or `passage: `)."
+        ),
+    ] = {}
+    scheduler: SchedulerConfig = SchedulerConfig()
+    daemon: DaemonConfig = DaemonConfig()
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """(IP address, port) of `bind_addr`. Raises ValueError saying what is wrong."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ValueError("expected ADDRESS:PORT, such as 127.0.0.1:8228 or [::1]:8228")
+    host = "127.0.0.1" if host == "localhost" else host.removeprefix("[").removesuffix("]")
+    try:
+        return str(ipaddress.ip_address(host)), int(port)
+    except ValueError:
+        raise ValueError(f"{host!r} is not an IP address; names other than localhost are not looked up") from None
+
+
+def model_role(key: str, model: ModelConfig) -> Literal["chat", "embed"]:
+    """What a model is for: as configured, else by its key."""
+    return model.role or ("embed" if key == "embed" else "chat")
+
+
+def model_names(key: str, model: ModelConfig) -> tuple[str, ...]:
+    """The served name, then every alias, without repetition."""
+    own = model.model.rstrip("/").rpartition("/")[2]
+    return tuple(dict.fromkeys((model.served_name or own, key, own, *model.aliases)))

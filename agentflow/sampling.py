@@ -1,0 +1,44 @@
+"""Default sampling: what a request that leaves it open gets. Pure.
+
+Several sources have something to say (the operator, the model's own files, the catalogue), each about some of the fields.
+The first that says something about a field wins; what nobody speaks of is OpenAI's default, which `Sampling` has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from agentflow.config import SamplingConfig
+from agentflow.messages import Sampling
+
+FIELDS = SamplingConfig.__struct_fields__
+
+
+def settled(*sources: SamplingConfig) -> Sampling:
+    """The defaults that `sources` make, the most important of them first."""
+    wanted = given(merged(*sources))
+    if "top_k" in wanted:
+        wanted["top_k"] = max(0, wanted["top_k"])  # -1 is vLLM's other word for all tokens
+    return replace(Sampling(), **wanted)
+
+
+def merged(*sources: SamplingConfig) -> SamplingConfig:
+    """One source that says what all of them say, the most important of them first."""
+    found: dict[str, Any] = {}
+    for source in reversed(sources):
+        found |= given(source)
+    return SamplingConfig(**found)
+
+
+def given(source: SamplingConfig) -> dict[str, Any]:
+    """The fields that it says something about."""
+    return {name: value for name, value in msgspec.structs.asdict(source).items() if value is not None}
+
+
+def differing(sampling: Sampling) -> dict[str, float]:
+    """The fields, of those that a model may have defaults for, in which `sampling` is not OpenAI's default."""
+    plain = Sampling()
+    return {name: value for name in FIELDS if (value := getattr(sampling, name)) != getattr(plain, name)}

@@ -1,0 +1,199 @@
+"""acu config: the schema, the check, the effective values, and the reference that documents every field."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from acu.commands.config import reference
+from acu.config import AcuConfig
+from acu.config.fields import fields_of
+from tests.acu.models.modelfiles import write_model
+from tests.acu.running import ROOT, DaemonFactory, acu
+from tests.acu.test_daemon_start import make_certificate
+
+PLAYED = "models: {large: {model: any, engine: scripted}}\n"  # a model that needs no files
+
+
+def test_every_field_is_documented() -> None:
+    lacking = [field.path for field in fields_of(AcuConfig) if len(field.description) < 10]
+    assert lacking == []
+
+
+def test_times_and_sizes_say_their_unit() -> None:
+    units = {"_s": "second", "_mb": "MiB"}
+    for field in fields_of(AcuConfig):
+        for suffix, word in units.items():
+            if field.path.endswith(suffix):
+                assert word.lower() in field.description.lower(), field.path
+
+
+def test_the_reference_page_is_up_to_date() -> None:
+    page = ROOT / "docs" / "configuration.md"
+    assert page.read_text() == reference().rstrip() + "\n", "run: acu config reference > docs/configuration.md"
+
+
+def test_the_schema_takes_what_the_reader_takes_and_refuses_unknown_keys(clean_environ: dict[str, str]) -> None:
+    done = acu("config", "schema", environ=clean_environ)
+    assert done.returncode == 0
+    schema = json.loads(done.stdout)
+    jsonschema.validate({"models": {"large": {"model": "m", "max_running": 2}}}, schema)
+    mistakes: tuple[dict[str, Any], ...] = (
+        {"netwrk": {}},
+        {"network": {"socket_mode": "abc"}},
+        {"models": {"large": {"max_running": 0}}},
+    )
+    for wrong in mistakes:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)
+
+
+def test_check_says_valid_or_every_problem(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text(PLAYED + "daemon: {log_level: debug}\n")
+    bad.write_text("daemon: {log_levl: debug}\nscheduler: {queue_limit: -1}\n")
+    done = acu("config", "check", str(good), environ=clean_environ)
+    assert (done.returncode, done.stdout) == (0, f"{good}: valid\n")
+    done = acu("config", "check", str(bad), environ=clean_environ)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        f"acu: daemon.log_levl: unknown key; did you mean log_level? ({bad}:1)",
+        f"acu: scheduler.queue_limit: -1: expected integer 1..100000 ({bad}:2)",
+    ]
+
+
+def test_check_looks_at_the_file_and_not_at_the_environment(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    good = tmp_path / "good.yaml"
+    good.write_text(PLAYED)
+    environ = {**clean_environ, "ACU_DAEMON__AUDIT_LOG": "/nowhere/audit"}
+    assert acu("config", "check", str(good), environ=environ).returncode == 0
+    for words, told in ((("check",), "daemon.audit_log: /nowhere"), (("check", "-c", str(good)), f"{good}: valid")):
+        done = acu("config", *words, environ=environ)
+        assert told in done.stdout + done.stderr
+
+
+def test_check_tells_everything_that_serve_would_refuse_and_changes_nothing(
+    tmp_path: Path, clean_environ: dict[str, str]
+) -> None:
+    certificate, key = make_certificate(tmp_path)
+    key.chmod(0o644)
+    keys, script = tmp_path / "keys.yaml", tmp_path / "script.yaml"
+    keys.write_text("- {name: one, key: sk-one-000000000000}\n")
+    keys.chmod(0o644)
+    script.write_text("answr: x\n")
+    document: dict[str, Any] = {
+        "network": {"api_keys_file": str(keys), "tls_cert_file": str(certificate), "tls_key_file": str(key)},
+        "models": {
+            "gone": {"model": "smollm2-135m-instruct"},
+            "unknown": {"model": "smolm2"},
+            "template": {"model": "t", "engine": "scripted", "chat_template": str(tmp_path / "none.jinja")},
+            "played": {"model": "p", "engine": "scripted", "script": str(script)},
+        },
+        "daemon": {"audit_log": str(tmp_path / "no" / "audit")},
+    }
+    file = tmp_path / "acu.yaml"
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
+    before = tree(tmp_path)
+    done = acu("config", "check", str(file), environ=clean_environ)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert [line.split(": ")[1] for line in done.stderr.splitlines()] == [
+        "network.api_keys_file",
+        "network.tls_key_file",
+        "models.gone.model",
+        "models.unknown.model",
+        "models.template.chat_template",
+        "models.played.script",
+        "daemon.audit_log",
+    ]
+    assert tree(tmp_path) == before
+    served = acu("serve", "-c", str(file), environ=clean_environ)
+    assert served.returncode == 2
+    assert set(served.stderr.splitlines()) == set(done.stderr.splitlines()[1:]), "all but the keys, which come later"
+
+    key.chmod(0o600)
+    keys.chmod(0o600)
+    script.write_text("answer: x\n")
+    document["models"] = {"played": {"model": "p", "engine": "scripted", "script": str(script)}}
+    document["daemon"] = {"audit_log": str(tmp_path / "audit")}
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
+    before = tree(tmp_path)
+    done = acu("config", "check", str(file), environ=clean_environ)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{file}: valid\n", "")
+    assert tree(tmp_path) == before
+
+
+def test_check_looks_at_no_port_and_no_socket(
+    tmp_path: Path, clean_environ: dict[str, str], daemon: DaemonFactory
+) -> None:
+    running = daemon()
+    busy = {"bind_addr": running.url.removeprefix("http://"), "unix_socket": str(running.socket)}
+    file = tmp_path / "busy.yaml"
+    file.write_text(PLAYED + yaml.safe_dump({"network": busy}))
+    assert acu("config", "check", str(file), environ=clean_environ).returncode == 0
+    assert running.status()["service"]["ready"]
+
+
+def test_check_says_that_a_model_does_not_fit(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    folder = write_model(tmp_path / "model")
+    with (folder / "more.txt").open("wb") as bulk:
+        bulk.truncate(8 << 40)  # sparse: it takes no room
+    file = tmp_path / "acu.yaml"
+    file.write_text(f"models: {{embed: {{model: {folder}, engine: encoder}}}}\n")
+    done = acu("config", "check", str(file), environ=clean_environ)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"acu: models: the weights of models.embed ({folder}) need 8388608 MiB of memory")
+
+
+def tree(folder: Path) -> list[tuple[str, int, int]]:
+    """Every path below a folder, with its mode and when it was last written."""
+    found = [(path, path.lstat()) for path in sorted(folder.rglob("*"))]
+    return [(str(path), status.st_mode, status.st_mtime_ns) for path, status in found]
+
+
+def test_show_tells_where_each_value_came_from(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    file = tmp_path / "acu.yaml"
+    file.write_text("models:\n  large: {model: m, engine_args: {a: {b: 1}}}\n")
+    environ = {**clean_environ, "ACU_CONFIG": str(file), "ACU_DAEMON__LOG_LEVEL": "error"}
+    shown = json.loads(acu("config", "show", "--json", environ=environ).stdout)
+    assert shown["file"] == str(file)
+    assert shown["config"]["daemon"]["log_level"] == "error"
+    assert shown["origins"]["daemon.log_level"] == "ACU_DAEMON__LOG_LEVEL"
+    assert shown["origins"]["daemon.log_format"] == "default"
+    assert shown["origins"]["models.large.model"] == f"{file}:2"
+    assert shown["origins"]["models.large.dtype"] == "default"
+    table = acu("config", "show", environ=environ).stdout
+    assert f"# file: {file}" in table
+    assert "daemon.log_level" in table
+
+
+def test_the_shown_configuration_is_itself_valid(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    file = tmp_path / "again.yaml"
+    file.write_text(PLAYED)
+    shown = json.loads(acu("config", "show", "--json", "-c", str(file), environ=clean_environ).stdout)
+    file.write_text(yaml.safe_dump(shown["config"]))
+    assert acu("config", "check", str(file), environ=clean_environ).returncode == 0
+
+
+def test_get_prints_one_effective_value_that_a_shell_can_use(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    def get(*words: str) -> tuple[int, str]:
+        done = acu("config", "get", *words, environ=clean_environ)
+        return done.returncode, done.stdout or done.stderr
+
+    assert get("network.unix_socket") == (0, f"{clean_environ['XDG_RUNTIME_DIR']}/acu/acu.sock\n")
+    file = tmp_path / "acu.yaml"
+    file.write_text("network: {unix_socket: own.sock, allowed_hosts: [box]}\n")
+    assert get("network.unix_socket", "-c", str(file)) == (0, f"{tmp_path}/own.sock\n")
+    assert get("network.allowed_hosts", "-c", str(file)) == (0, '["box"]\n')
+    assert get("network.max_connections") == (0, "4096\n")
+    assert get("network.api_keys_file") == (0, "null\n")
+    assert get("network.unix_soket") == (
+        2,
+        "acu: network.unix_soket: unknown key 'unix_soket'; did you mean unix_socket?\n",
+    )
+    assert get("network.unix_socket.x") == (2, "acu: network.unix_socket.x: network.unix_socket has no fields\n")

@@ -1,0 +1,111 @@
+"""acu.config.loading: layers, the file that is read, and problems that name what to change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from acu.config import find_file, load
+from acu.errors import ConfigError
+from tests.acu.config.files import problems, write
+
+
+def test_without_a_file_the_small_models_are_served_on_a_machine_without_a_gpu(tmp_path: Path) -> None:
+    loaded = load({"HOME": str(tmp_path)}, gpu_present=False)
+    assert {key: model.model for key, model in loaded.config.models.items()} == {
+        "large": "smollm2-135m-instruct",
+        "embed": "all-minilm-l6-v2",
+    }
+    assert loaded.file is None
+    assert loaded.config.network.bind_addr == "127.0.0.1:8228"
+
+
+def test_without_a_file_a_gpu_gets_the_seven_billion_model(tmp_path: Path) -> None:
+    loaded = load({"HOME": str(tmp_path)}, gpu_present=True)
+    assert loaded.config.models["large"].model == "qwen2.5-7b-instruct-awq"
+
+
+def test_a_variable_wins_over_the_file_and_a_flag_over_both(tmp_path: Path) -> None:
+    file = write(tmp_path / "acu.yaml", "daemon: {log_level: debug, drain_timeout_s: 5}\nscheduler: {queue_limit: 7}")
+    loaded = load(
+        {"HOME": str(tmp_path), "ACU_DAEMON__LOG_LEVEL": "error", "ACU_SCHEDULER__QUEUE_LIMIT": "8"},
+        file=file,
+        flags={"scheduler.queue_limit": ("--queue-limit", 9)},
+    )
+    assert loaded.config.daemon.log_level == "error"
+    assert loaded.config.daemon.drain_timeout_s == 5.0
+    assert loaded.config.scheduler.queue_limit == 9
+    assert loaded.origins["daemon.log_level"] == "ACU_DAEMON__LOG_LEVEL"
+    assert loaded.origins["daemon.drain_timeout_s"] == f"{file}:1"
+    assert loaded.origins["scheduler.queue_limit"] == "--queue-limit"
+    assert "scheduler.deadline_s" not in loaded.origins
+
+
+def test_a_models_section_replaces_the_default_models_and_a_variable_changes_one_field(tmp_path: Path) -> None:
+    file = write(tmp_path / "acu.yaml", "models: {only: {model: my-model}}")
+    loaded = load({"HOME": str(tmp_path), "ACU_MODELS__ONLY__MAX_RUNNING": "3"}, file=file)
+    assert list(loaded.config.models) == ["only"]
+    assert loaded.config.models["only"].max_running == 3
+
+
+def test_an_empty_variable_means_null(tmp_path: Path) -> None:
+    assert load({"HOME": str(tmp_path), "ACU_NETWORK__BIND_ADDR": ""}).config.network.bind_addr is None
+
+
+def test_every_problem_is_told_at_once_with_its_line_and_the_nearest_key(tmp_path: Path) -> None:
+    found = problems(
+        tmp_path,
+        """\
+        scheduler:
+          queue_limt: 3
+          deadline_s: soon
+        network: {socket_mode: 660}
+        models:
+          large: {max_running: 0}
+        daemon: {log_level: loud}
+        """,
+    )
+    file = tmp_path / "acu.yaml"
+    assert found == (
+        f"scheduler.queue_limt: unknown key; did you mean queue_limit? ({file}:2)",
+        f"scheduler.deadline_s: 'soon': expected number above 0, up to 86400 ({file}:3)",
+        f"network.socket_mode: 660: expected text of the form ^0?[0-7]{{3}}$ ({file}:4)",
+        f"models.large.max_running: 0: expected integer 1..4096 or null ({file}:6)",
+        "models.large.model: is required",
+        f"daemon.log_level: 'loud': expected debug / info / warning / error ({file}:7)",
+    )
+
+
+def test_unknown_variables_are_refused_by_name_and_the_exempt_ones_are_not(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load({"HOME": str(tmp_path), "ACU_FOO": "1", "ACU_DAEMON__LOG_LEVL": "info"})
+    assert refused.value.problems == (
+        "ACU_FOO: unknown variable; a field's is ACU_SECTION__FIELD",
+        "daemon.log_levl: unknown key; did you mean log_level? (ACU_DAEMON__LOG_LEVL)",
+    )
+    load({"HOME": str(tmp_path), "ACU_TEST_X": "1", "ACU_DAEMON_PID": "1", "ACU_CONFIG": ""})
+
+
+def test_the_file_is_the_named_one_then_the_variable_then_the_users_own(tmp_path: Path) -> None:
+    own = tmp_path / ".config" / "acu" / "acu.yaml"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    environ = {"HOME": str(tmp_path)}
+    assert find_file(environ, None) == own
+    assert find_file({**environ, "ACU_CONFIG": "/etc/x.yaml"}, None) == Path("/etc/x.yaml")
+    assert find_file({**environ, "ACU_CONFIG": "/etc/x.yaml"}, Path("/etc/y.yaml")) == Path("/etc/y.yaml")
+
+
+def test_a_named_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: cannot be read: No such file"):
+        load({"HOME": str(tmp_path)}, file=tmp_path / "nowhere.yaml")
+
+
+def test_a_variable_that_is_wrong_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load({"HOME": str(tmp_path), "ACU___X": "1", "ACU_SCHEDULER__QUEUE_LIMIT": ""})
+    assert refused.value.problems == (
+        "ACU___X: unknown variable; a field's is ACU_SECTION__FIELD",
+        "scheduler.queue_limit: null: expected integer 1..100000 (ACU_SCHEDULER__QUEUE_LIMIT)",
+    )
