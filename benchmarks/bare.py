@@ -3,7 +3,7 @@
 No HTTP parser, no JSON, no task, no engine: what is left is the kernel, the event loop and this machine's noise. It is
 the control beside which ACU's lag and CPU are to be read.
 
-    python -m benchmarks.bare --port 8000
+    python -m benchmarks.bare --port 8000 [--pace 20]
 
 Answers `GET /lag` with the p99 of its loop's lag over the last ten seconds in milliseconds, as JSON, and each POST with a
 stream of `max_tokens` chunks.
@@ -23,7 +23,6 @@ import uvloop
 from acu.pulse import RecentLag, beat
 from acu.systemd import Notifier
 
-PACE = 20.0  # chunks a second of a stream
 TICK_S = 0.001
 GOLDEN = 0.6180339887498949
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -44,7 +43,8 @@ def chunk(data: bytes) -> bytes:
 class Pacer:
     """Writes to each open stream what is due."""
 
-    def __init__(self) -> None:
+    def __init__(self, interval_s: float) -> None:
+        self.interval_s = interval_s
         self.loop = asyncio.get_running_loop()
         self.due: list[tuple[float, int, Connection]] = []
         self.opened = 0
@@ -53,7 +53,7 @@ class Pacer:
     def add(self, stream: Connection) -> None:
         """A stream begins, out of phase with the others."""
         self.opened += 1
-        heapq.heappush(self.due, (self.loop.time() + self.opened * GOLDEN % 1.0 / PACE, self.opened, stream))
+        heapq.heappush(self.due, (self.loop.time() + self.opened * GOLDEN % 1.0 * self.interval_s, self.opened, stream))
 
     def tick(self) -> None:
         """Write what is due by now, for ever."""
@@ -61,7 +61,7 @@ class Pacer:
         while self.due and self.due[0][0] <= horizon:
             at, number, stream = heapq.heappop(self.due)
             if stream.write_next():
-                heapq.heappush(self.due, (at + 1 / PACE, number, stream))
+                heapq.heappush(self.due, (at + self.interval_s, number, stream))
         self.loop.call_later(TICK_S, self.tick)
 
 
@@ -103,9 +103,9 @@ class Connection(asyncio.Protocol):
         return False
 
 
-async def serve(port: int) -> None:
-    """Serve for ever on the loopback."""
-    pacer = Pacer()
+async def serve(port: int, pace: float) -> None:
+    """Serve for ever on the loopback, `pace` chunks a second to each stream."""
+    pacer = Pacer(1 / pace)
     await pacer.loop.create_server(lambda: Connection(pacer), "127.0.0.1", port, backlog=4096)
     pacer.tick()
     await beat(pacer.lag.observe, Notifier(None), None)
@@ -115,7 +115,9 @@ def main() -> None:
     """Serve until a signal ends the process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, required=True)
-    uvloop.run(serve(parser.parse_args().port))
+    parser.add_argument("--pace", type=float, default=20.0, help="chunks a second of a stream")
+    args = parser.parse_args()
+    uvloop.run(serve(args.port, args.pace))
 
 
 if __name__ == "__main__":

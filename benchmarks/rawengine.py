@@ -1,7 +1,8 @@
 """Raw `AsyncLLM.generate`, with nothing in front of it but a socket: the ceiling for any server in front of vLLM.
 
-It takes the same request from the same load generator, and writes each output as one `data:` line: no routing, no
-validation, no scheduling, no usage of a web framework. What it streams is what the load generator needs to count.
+It takes the same request from the same load generator, gives the engine the same tokens, and writes each output as one
+`data:` line: no routing, no validation, no scheduling, no template engine, no web framework. What it streams is what the
+load generator needs to count.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import uvloop
 from tokenizers import Tokenizer
+from transformers import AutoTokenizer
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.sampling_params import RequestOutputKind
@@ -23,12 +25,30 @@ from vllm.v1.engine.async_llm import AsyncLLM
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 
 
+class Prompt:
+    """The model's chat template around a user's message, rendered once."""
+
+    MARK = "MESSAGE"
+
+    def __init__(self, model: str) -> None:
+        self.tokenizer = Tokenizer.from_file(f"{model}/tokenizer.json")
+        rendered = AutoTokenizer.from_pretrained(model).apply_chat_template(
+            [{"role": "user", "content": self.MARK}], tokenize=False, add_generation_prompt=True
+        )
+        self.before, self.after = rendered.split(self.MARK)
+
+    def encode(self, message: str) -> list[int]:
+        """The token ids of the conversation."""
+        ids: list[int] = self.tokenizer.encode(self.before + message + self.after, add_special_tokens=False).ids
+        return ids
+
+
 class Connection(asyncio.Protocol):
     """Reads requests one after the other and streams each answer."""
 
-    def __init__(self, engine: AsyncLLM, tokenizer: Tokenizer, tasks: set[asyncio.Task[None]]) -> None:
+    def __init__(self, engine: AsyncLLM, prompt: Prompt, tasks: set[asyncio.Task[None]]) -> None:
         self.engine = engine
-        self.tokenizer = tokenizer
+        self.prompt = prompt
         self.tasks = tasks
         self.buffer = b""
         self.transport: Any = None
@@ -53,7 +73,7 @@ class Connection(asyncio.Protocol):
             task.add_done_callback(self.tasks.discard)
 
     async def answer(self, body: dict[str, Any]) -> None:
-        ids = self.tokenizer.encode(body["messages"][0]["content"]).ids
+        ids = self.prompt.encode(body["messages"][0]["content"])
         params = SamplingParams(
             temperature=0.0,
             max_tokens=body["max_tokens"],
@@ -73,10 +93,10 @@ class Connection(asyncio.Protocol):
 async def serve(port: int, model: str, engine_args: dict[str, Any]) -> None:
     """Serve until cancelled."""
     engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=model, **engine_args, disable_log_stats=True))
-    tokenizer = Tokenizer.from_file(f"{model}/tokenizer.json")
+    prompt = Prompt(model)
     tasks: set[asyncio.Task[None]] = set()
     server = await asyncio.get_running_loop().create_server(
-        lambda: Connection(engine, tokenizer, tasks), "127.0.0.1", port
+        lambda: Connection(engine, prompt, tasks), "127.0.0.1", port
     )
     async with server:
         await server.serve_forever()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
+class NotMeasured(Exception):
+    """Something kept the benchmark from measuring; the message says what."""
+
+
 def percentile(values: Sequence[float], q: float) -> float:
-    """The q-quantile (0 to 1) of `values`, nearest rank; 0.0 of nothing."""
+    """The q-quantile (0 to 1) of `values`, nearest rank. Raises NotMeasured of nothing."""
     if not values:
-        return 0.0
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, round(q * (len(ordered) - 1)))]
+        raise NotMeasured("a percentile of no values at all")
+    return sorted(values)[max(0, math.ceil(q * len(values)) - 1)]
 
 
 @dataclass(frozen=True)
@@ -26,12 +30,19 @@ class Ratio:
 
     @classmethod
     def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-        """Pair the rounds; a round in which theirs is 0 is left out."""
-        ratios = [a / b for a, b in zip(ours, theirs, strict=True) if b]
-        return cls(statistics.median(ratios), min(ratios), max(ratios)) if ratios else cls(0.0, 0.0, 0.0)
+        """Pair the rounds. Raises NotMeasured where theirs is nothing, or 0."""
+        if not theirs or not all(theirs):
+            raise NotMeasured("a ratio to nothing")
+        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+        return cls(statistics.median(ratios), min(ratios), max(ratios))
 
     def __str__(self) -> str:
         return f"{self.median:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+def spread(values: Sequence[float], form: str = ".2f") -> str:
+    """The median, and the lowest and the highest."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -45,4 +56,4 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -
 
 def last_line(figures: Mapping[str, object]) -> str:
     """The figures as one JSON object, for the last line of the output."""
-    return json.dumps(figures, default=lambda value: value.__dict__)
+    return json.dumps(figures)

@@ -18,9 +18,11 @@ from typing import Any
 
 import psutil
 
+from acu.errors import AcuError
+from benchmarks.report import NotMeasured
 
-class NotMeasured(Exception):
-    """Something kept the benchmark from measuring; the message says what."""
+OBSTACLES = (NotMeasured, AcuError, OSError, subprocess.SubprocessError, psutil.Error)
+"""What may keep a benchmark from measuring."""
 
 
 def free_port() -> int:
@@ -120,15 +122,14 @@ class Server:
             process.resume()
 
     def stop(self) -> None:
-        """End the tree, in order first, by force after 30 s."""
-        if self.process is None or self.process.poll() is not None:
+        """End the tree, in order first, by force after 30 s. What the front left behind when it died is ended as well."""
+        if self.process is None:
             return
-        tree = self._tree()
-        self.resume()
-        self.process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(30)
-        for process in tree:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        if self.process.poll() is None:
+            self.resume()
+            self.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(30)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # the session that `start` made
         self.process.wait()

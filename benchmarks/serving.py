@@ -3,7 +3,9 @@
 All servers are up at once; while one is measured the others are stopped (SIGSTOP), and the order turns every round. One
 process can be luckier than another for as long as it lives (where its memory lies, for one), so all of them are started
 anew several times. The engines get the same arguments and the same preloaded libraries, as vLLM's documentation advises
-for a CPU. Front CPU is the user + system time of the process that talks to clients, over the tokens that were streamed.
+for a CPU (theirs in the front process too, as LD_PRELOAD is set for the whole command; ACU sets it for its engine alone).
+ACU writes its audit log and a line a request; vLLM's server does not log requests. Front CPU is the user + system time
+of the process that talks to clients, over the tokens that were streamed.
 
     python -m benchmarks.serving [--starts 3] [--rounds 3] [--json]
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -19,9 +22,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from acu.config.places import default_model_cache
 from benchmarks import randommodel
-from benchmarks.report import Ratio, last_line, percentile, table
-from benchmarks.server import NotMeasured, Server, free_port
+from benchmarks.report import NotMeasured, Ratio, last_line, percentile, table
+from benchmarks.server import OBSTACLES, Server, free_port
 
 MODEL = "bench"
 TOKENS = 64
@@ -52,56 +56,53 @@ def servers(folder: Path, model: Path) -> list[Server]:
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
-    flags = []
+    return [acu_server(folder, model), vllm_server(folder, model, env), raw_server(folder, model, env)]
+
+
+def acu_server(folder: Path, model: Path) -> Server:
+    """ACU, with everything switched on."""
+    port = free_port()
+    served = {
+        "model": str(model),
+        "served_name": MODEL,
+        "max_running": ENGINE_ARGS["max_num_seqs"],
+        "kv_cache_mb": KV_GIB * 1024,
+        "engine_args": ENGINE_ARGS,
+    }
+    document = {
+        "network": {"bind_addr": f"127.0.0.1:{port}", "unix_socket": str(folder / "acu.sock")},
+        "models": {"large": served},
+        "daemon": {"audit_log": str(folder / "audit.log")},
+    }
+    config = folder / "acu.yaml"
+    config.write_text(json.dumps(document))
+    command = [sys.executable, "-m", "acu", "serve", "-c", str(config)]
+    return Server("acu", command, port, "/readyz", folder / "acu.log")
+
+
+def vllm_server(folder: Path, model: Path, env: dict[str, str]) -> Server:
+    """vLLM's own OpenAI server."""
+    port = free_port()
+    flags: list[str] = []
     for key, value in ENGINE_ARGS.items():
         name = "--" + key.replace("_", "-")
         flags += [name] if value is True else [name, str(value)]
-    ports = [free_port() for _ in range(3)]
-    config = folder / "acu.yaml"
-    config.write_text(
-        json.dumps(
-            {
-                "network": {"bind_addr": f"127.0.0.1:{ports[0]}", "unix_socket": str(folder / "acu.sock")},
-                "models": {
-                    "large": {
-                        "model": str(model),
-                        "served_name": MODEL,
-                        "max_running": ENGINE_ARGS["max_num_seqs"],
-                        "kv_cache_mb": KV_GIB * 1024,
-                        "engine_args": ENGINE_ARGS,
-                    }
-                },
-                "daemon": {"audit_log": str(folder / "audit.log")},
-            }
-        )
-    )
-    python = sys.executable
-    return [
-        Server("acu", [python, "-m", "acu", "serve", "-c", str(config)], ports[0], "/readyz", folder / "acu.log"),
-        Server(
-            "vllm",
-            [
-                *(python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),
-                *("--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(ports[1])),
-                *("--disable-uvicorn-access-log", *flags),
-            ],
-            ports[1],
-            "/health",
-            folder / "vllm.log",
-            env,
-        ),
-        Server(
-            "raw",
-            [
-                *(python, "-m", "benchmarks.rawengine", "--port", str(ports[2]), "--model", str(model)),
-                *("--engine-args", json.dumps(ENGINE_ARGS)),
-            ],
-            ports[2],
-            "/",
-            folder / "raw.log",
-            env,
-        ),
+    command = [
+        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),
+        *("--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port)),
+        *("--disable-uvicorn-access-log", *flags),
     ]
+    return Server("vllm", command, port, "/health", folder / "vllm.log", env)
+
+
+def raw_server(folder: Path, model: Path, env: dict[str, str]) -> Server:
+    """AsyncLLM.generate with nothing in front of it."""
+    port = free_port()
+    command = [
+        *(sys.executable, "-m", "benchmarks.rawengine", "--port", str(port), "--model", str(model)),
+        *("--engine-args", json.dumps(ENGINE_ARGS)),
+    ]
+    return Server("raw", command, port, "/", folder / "raw.log", env)
 
 
 def measure(server: Server, concurrency: int, requests: int) -> dict[str, float]:
@@ -126,7 +127,7 @@ Figures = dict[tuple[str, int], dict[str, list[float]]]  # by server and concurr
 def run(starts: int, rounds: int) -> Figures:
     """All rounds of all starts."""
     figures: Figures = defaultdict(lambda: defaultdict(list))
-    cache = Path.home() / ".cache/acu/models/smollm2-135m-instruct"
+    cache = default_model_cache(os.environ) / "smollm2-135m-instruct"
     if not cache.is_dir():
         raise NotMeasured(f"no tokenizer in {cache}: run `acu models pull smollm2-135m-instruct` first")
     for start in range(starts):
@@ -168,7 +169,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         figures = run(args.starts, args.rounds)
-    except NotMeasured as error:
+    except OBSTACLES as error:
         print(f"not measured: {error}", file=sys.stderr)
         return 1
 
@@ -200,7 +201,13 @@ def main() -> int:
     rows = [[key, str(value), goal] for key, (value, goal) in ratios.items()]
     print(table("ACU over vLLM's server: median (lowest to highest round)", ["figure", "ratio", "to reach"], rows))
     if args.json:
-        print(last_line({key: value.median for key, (value, _) in ratios.items()}))
+        lines: dict[str, object] = {key: value.median for key, (value, _) in ratios.items()}
+        lines["spread"] = {key: [value.low, value.high] for key, (value, _) in ratios.items()}
+        lines["medians"] = {
+            f"{name}_c{concurrency}": {key: statistics.median(values) for key, values in found.items()}
+            for (name, concurrency), found in figures.items()
+        }
+        print(last_line(lines))
     return 0
 
 
