@@ -22,10 +22,11 @@ def keep_standard_streams() -> None:
 def main() -> int:
     """Run the command that the command line names. Returns its exit code."""
     # Ctrl-C ends the process at once until the command takes over: an exception in the middle of the import of an
-    # extension module has crashed the interpreter.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # extension module has crashed the interpreter. Where the caller has it ignored (`acu ... &` in a script), it stays so.
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     keep_standard_streams()
-    from acu import cli
+    from acu import cli  # after both: an import opens files
 
     return cli.main()
 

@@ -6,11 +6,15 @@ first of a series of failures is logged. Every line is handed over whole, in one
 so lines of several processes do not mix; where the disk took only a part (it filled up), the next line begins with a
 newline, so that the torn one spoils no other.
 
+`reopen` goes over to a new file of the same name, once the old one was moved away (logrotate); a place in the queue marks
+where, so that each line is in one of the two.
+
 `close` waits a bounded time for what is queued. A crash loses what is queued, and nothing that was written.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import queue
@@ -28,11 +32,9 @@ class AuditLog:
     def __init__(self, path: str) -> None:
         """Open the file for appending. Raises OSError."""
         self.dropped = 0
-        # Not blocking: the opening of a FIFO that nobody reads fails, where it would wait for ever.
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-        self._fd = os.open(path, flags, 0o600)
-        os.set_blocking(self._fd, True)
-        self._lines: queue.Queue[bytes | None] = queue.Queue(QUEUE_LINES)
+        self._path = path
+        self._fd = _open(path)
+        self._lines: queue.Queue[bytes | int | None] = queue.Queue(QUEUE_LINES)  # an int: the next file's descriptor
         self._torn = False  # whether the file ends within a line
         self._failing = False
         # A daemon thread: one that is stuck in write(2) must not keep the process alive.
@@ -49,6 +51,15 @@ class AuditLog:
         except queue.Full:
             self.dropped += 1
 
+    def reopen(self) -> None:
+        """From now on write to what is at the path. Raises OSError, and goes on with the old file then."""
+        fd = _open(self._path)
+        try:
+            self._lines.put_nowait(fd)
+        except queue.Full:
+            os.close(fd)
+            raise OSError(errno.EBUSY, "the old file does not take what waits for it") from None
+
     def close(self) -> None:
         """Write what waits, for at most twice CLOSE_TIMEOUT_S seconds, and close the file."""
         if not self._thread.ident:
@@ -63,6 +74,10 @@ class AuditLog:
 
     def _work(self) -> None:
         while (line := self._lines.get()) is not None:
+            if isinstance(line, int):
+                os.close(self._fd)
+                self._fd, self._torn = line, False
+                continue
             try:
                 self._append(line + b"\n")
             except OSError as error:
@@ -80,3 +95,10 @@ class AuditLog:
             written = os.write(self._fd, data)
             data = data[written:]
             self._torn = bool(data)
+
+
+def _open(path: str) -> int:
+    # Not blocking: the opening of a FIFO that nobody reads fails, where it would wait for ever.
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    os.set_blocking(fd, True)
+    return fd

@@ -11,14 +11,26 @@ from acu.client import Client
 from acu.errors import ApiError, UnknownAnswer
 
 PATH = "/v1/chat/completions"
+MAX_TOKENS = 1024  # a small model may repeat itself until its context ends, which takes minutes
 
 
 class Settings(Struct, frozen=True):
-    """What every request of the conversation asks for. None leaves it to the daemon."""
+    """What every request of the conversation asks for.
+
+    A temperature of None leaves it to the daemon. With `max_tokens` of None an answer has MAX_TOKENS, or what is left of the
+    model's context if that is less.
+    """
 
     model: str
     temperature: float | None = None
     max_tokens: int | None = None
+
+
+class Cut(Struct, frozen=True):
+    """Where an answer broke off for its length, in a phrase, and whether the model can go on from there."""
+
+    where: str
+    may_go_on: bool
 
 
 class Conversation:
@@ -73,21 +85,40 @@ def visible(text: str) -> str:
     )
 
 
-def answer(client: Client, settings: Settings, messages: list[dict[str, str]], printer: Printer) -> None:
-    """Stream one answer into the printer. Raises ApiError, DaemonUnreachable; ctrl-C comes through after aborting it."""
+def answer(client: Client, settings: Settings, messages: list[dict[str, str]], printer: Printer) -> Cut | None:
+    """Stream one answer into the printer. Returns where it was cut, or None for a whole one.
+
+    Raises ApiError, DaemonUnreachable; ctrl-C comes through after aborting it.
+    """
     body: dict[str, Any] = {"model": settings.model, "messages": messages, "stream": True}
     if settings.temperature is not None:
         body["temperature"] = settings.temperature
-    if settings.max_tokens is not None:
-        body["max_completion_tokens"] = settings.max_tokens
+    limit = settings.max_tokens or MAX_TOKENS
+    cut = Cut(f"cut at {limit} tokens; --max-tokens allows more", may_go_on=True)
+    try:
+        reason = stream(client, body | {"max_completion_tokens": limit}, printer)
+    except ApiError as error:
+        if settings.max_tokens is not None or error.code != "context_length_exceeded":
+            raise
+        # Nobody asked for that many, and fewer are left: without a number the daemon grants just those.
+        cut = Cut("cut where the model's context ends", may_go_on=False)
+        reason = stream(client, body, printer)
+    return cut if reason == "length" else None
+
+
+def stream(client: Client, body: dict[str, Any], printer: Printer) -> str:
+    """Stream the answer to one request into the printer. Returns its finish reason. Raises as `answer` does."""
+    reason = ""
     with client.stream(PATH, body) as response:
         try:
             for event in response.events():
                 for choice in event.get("choices", ()):
                     printer.write(piece_of(choice))
+                    reason = str(choice.get("finish_reason") or reason)
         finally:
             if printer.text:
                 printer.end()
+    return reason
 
 
 def piece_of(choice: Any) -> str:

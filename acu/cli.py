@@ -24,16 +24,18 @@ LINES = "\n\t"
 
 EPILOG = """\
 configuration:
-  The first file that is named or found is read: -c FILE, the variable ACU_CONFIG, ~/.config/acu/acu.yaml,
-  /etc/acu/acu.yaml. With no file at all the defaults follow the machine. Any field can be overridden by a variable
-  ACU_SECTION__FIELD, such as ACU_NETWORK__BIND_ADDR=127.0.0.1:9000. `acu config reference` lists every field.
+  The first file that is named or found is read: -c FILE, the variable
+  ACU_CONFIG, ~/.config/acu/acu.yaml, /etc/acu/acu.yaml. With no file at all the
+  defaults follow the machine. Any field can be overridden by a variable
+  ACU_SECTION__FIELD, such as ACU_NETWORK__BIND_ADDR=127.0.0.1:9000.
+  `acu config reference` lists every field.
 
 exit codes:
-  0 done   1 failed   2 wrong usage or configuration, or the daemon refused to start   3 no daemon listens
-  130 interrupted
+  0 done   1 failed   2 wrong usage or configuration, or the daemon refused to
+  start   3 no daemon listens   130 interrupted
 
 get started:
-  acu serve --pull         (in one terminal; fetches the models that are not here yet)
+  acu serve --pull         (in one terminal; fetches missing models)
   acu chat                 (in another)
 """
 
@@ -42,7 +44,6 @@ class Command(Struct, frozen=True):
     """A subcommand: the module that has its `add_arguments(subparsers)`, and `run(args)`."""
 
     module: str
-    takes_cache_dir: bool = False  # its run is run(args, cache_dir)
     handles_signals: bool = False  # else ctrl-C raises KeyboardInterrupt while it runs
 
 
@@ -50,7 +51,7 @@ COMMANDS = {
     "serve": Command("acu.commands.serve", handles_signals=True),
     "chat": Command("acu.commands.chat"),
     "status": Command("acu.commands.status"),
-    "models": Command("acu.commands.models", takes_cache_dir=True),
+    "models": Command("acu.commands.models"),
     "config": Command("acu.commands.config"),
     "version": Command("acu.commands.version"),
 }
@@ -112,10 +113,8 @@ def _run(words: list[str]) -> int:
     args, unknown = parser.parse_known_args(words)
     if unknown:  # argparse itself would show the usage of `acu`, and not that of the command
         subparsers.choices[name].error(f"unrecognized arguments: {' '.join(unknown)}")
-    if not command.handles_signals:
+    if not command.handles_signals and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if command.takes_cache_dir:
-        return int(module.run(args, _cache_dir(args)))
     return int(module.run(args))
 
 
@@ -127,7 +126,7 @@ def command_named(words: Sequence[str]) -> str | None:
             skip = False
         elif word in {"-c", "--config"}:
             skip = True
-        elif word.startswith("--config="):
+        elif word.startswith(("-c", "--config=")):  # with the file in the same word
             continue
         else:
             return word if word in COMMANDS else None
@@ -137,8 +136,8 @@ def command_named(words: Sequence[str]) -> str | None:
 def _parser() -> tuple[argparse.ArgumentParser, Any]:
     parser = argparse.ArgumentParser(
         prog="acu",
-        description="ACU: an appliance daemon for AI agents. One process, one GPU (or none), an OpenAI API on a unix "
-        "socket and on localhost.",
+        description="ACU: an appliance daemon for AI agents. One process, one GPU (or none),\n"
+        "an OpenAI API on a unix socket and on localhost.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -146,9 +145,3 @@ def _parser() -> tuple[argparse.ArgumentParser, Any]:
     parser.add_argument("--version", action="version", version=f"acu {__version__}")
     parser.add_argument("-c", "--config", metavar="FILE", type=Path, help="configuration file (acu.yaml)")
     return parser, parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", required=True)
-
-
-def _cache_dir(args: argparse.Namespace) -> Path:
-    from acu.config import load, process_environment
-
-    return Path(load(process_environment(), file=args.config).config.gpu.model_cache_dir)

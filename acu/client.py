@@ -24,6 +24,12 @@ CONNECT_TIMEOUT_S = 5.0
 MAX_LINE = 1 << 22
 
 HOW_TO_START = "start one with `acu serve`, or name another with --socket PATH or --url URL"
+WITH_A_KEY = "--api-key-file FILE gives one"
+WHAT_TO_DO = {  # by the code of an error that the options of a command can mend
+    "missing_api_key": WITH_A_KEY,
+    "invalid_api_key": WITH_A_KEY,
+    "missing_scope": "ask over the unix socket as the daemon's user (no --url), or with a key that has it (--api-key-file FILE)",
+}
 
 
 class Target(Struct, frozen=True):
@@ -46,17 +52,24 @@ class Client:
         self._timeout_s = timeout_s
 
     def get(self, path: str, *, accept: tuple[int, ...] = (200,)) -> Any:
-        """The JSON at `path`. Raises ApiError for a status that is not in `accept`, DaemonUnreachable."""
+        """The JSON object at `path`.
+
+        Raises ApiError for a status that is not in `accept`, DaemonUnreachable, or AcuError for an answer that is no JSON
+        object and for a target that cannot be (a URL, a key or a certificate).
+        """
         with self._request("GET", path, None) as answer:
             return answer.json(accept)
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """The JSON that answers `body`. Raises ApiError, DaemonUnreachable."""
+        """The JSON object that answers `body`. Raises as `get` does."""
         with self._request("POST", path, body) as answer:
             return answer.json((200,))
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Answer:
-        """A streamed answer: a context manager whose `events()` are the JSON payloads. Closing it aborts the run."""
+        """A streamed answer: a context manager whose `events()` are the JSON payloads. Closing it aborts the run.
+
+        Raises DaemonUnreachable, or AcuError for a target that cannot be; `events` raises the rest.
+        """
         return self._request("POST", path, body)
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
@@ -81,7 +94,10 @@ class Client:
             raise AcuError("the API key or the URL holds a character that no request may carry") from error
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise DaemonSilent(f"the daemon at {self._target} closed the connection; is it stopping?") from error
+            hint = "is it stopping?"
+            if self._target.url and not isinstance(connection, http.client.HTTPSConnection):
+                hint = "if it speaks TLS, write https:// in --url; else, is it stopping?"
+            raise DaemonSilent(f"the daemon at {self._target} closed the connection; {hint}") from error
         except BaseException:
             connection.close()
             raise
@@ -123,9 +139,13 @@ class Client:
         connection.timeout = CONNECT_TIMEOUT_S
         try:
             connection.connect()
-        except ssl.SSLError as error:
+        except ssl.SSLCertVerificationError as error:
             raise AcuError(
                 f"{url}: TLS failed: {error.reason or error}; --ca-file names the certificate to trust"
+            ) from error
+        except ssl.SSLError as error:
+            raise AcuError(
+                f"{url}: TLS failed: {error.reason or error}; if it speaks none, write http:// in --url"
             ) from error
         except OSError as error:
             raise DaemonUnreachable(
@@ -226,16 +246,21 @@ class Answer:
             raise DaemonSilent("the daemon went away in the middle of the answer") from error
 
     def _error(self, body: bytes) -> ApiError:
+        code = None
         try:
-            message = str(json.loads(body)["error"]["message"])
+            failure = json.loads(body)["error"]
+            message, code = str(failure["message"]), failure.get("code")
         except (ValueError, KeyError, TypeError, RecursionError):
             message = body[:200].decode(errors="replace").strip() or f"HTTP {self._response.status}"
+        code = code if isinstance(code, str) else None
+        if code in WHAT_TO_DO:
+            message = f"{message.rstrip('.')}: {WHAT_TO_DO[code]}"
         after = self._response.headers.get("retry-after-ms")
         try:
             retry_after_s = float(after) / 1000 if after else None
         except ValueError:
             retry_after_s = None
-        return ApiError(message, status=self._response.status, retry_after_s=retry_after_s)
+        return ApiError(message, status=self._response.status, code=code, retry_after_s=retry_after_s)
 
 
 def json_object(body: bytes) -> dict[str, Any]:

@@ -1,14 +1,15 @@
 """Daemon: the composition root, and the one owner of the process's life.
 
-Start, in this order: the ground is surveyed (see ground.py), sockets are bound and listen, event loop, keys, HTTP face, READY to
-systemd, logs, engines. Until READY everything that can be wrong raises StartRefused and leaves nothing behind; clients that
-connected meanwhile are served from READY on, and wait while models load. Nothing heavy (structlog, vLLM, torch) is
-imported before the sockets accept.
+Start, in this order: the ground is surveyed (see ground.py), sockets are bound and listen, event loop, keys, audit log, HTTP
+face, READY to systemd, logs, engines. Until READY everything that can be wrong raises StartRefused and leaves nothing
+behind; clients that connected meanwhile are served from READY on, and wait while models load. Nothing heavy (structlog,
+vLLM, torch) is imported before the sockets accept, and the HTTP face not before they listen: hence the imports in functions.
 
 End, on SIGTERM or SIGINT: no new work (503), what runs or waits may finish, and be read by its clients, for
 `drain_timeout_s`, then the rest is aborted with an error in its stream; sockets closed and removed; connections closed;
 engines stopped; exit code 0. A second signal cuts the drain short. When even that takes too long, LastResort ends the
-process. SIGHUP reads the API keys again, and tells what else changed and needs a restart (see reloading.py).
+process. SIGHUP reads the API keys and the TLS certificate again, opens the audit log again, and tells what else changed and
+needs a restart (see reloading.py).
 
 Signals are held from before the sockets are bound until the loop handles them: none is lost, and none kills half a start.
 """
@@ -29,14 +30,16 @@ import msgspec
 
 from acu import __version__, descriptors, reloading, sockets, systemd
 from acu.config import AcuConfig, LoadedConfig
-from acu.ground import Ground, read_keys, survey
+from acu.errors import StartRefused
+from acu.ground import Ground, load_certificate, models_kept, open_audit_log, read_keys, survey
 from acu.lastresort import LastResort
 from acu.logs import LogThread, log_style
 from acu.preloading import Preloading
 from acu.pulse import RecentLag, beat
-from acu.served import build
+from acu.served import Plan, build
 
 if TYPE_CHECKING:
+    from acu.auditlog import AuditLog
     from acu.http.audit import Hooks
     from acu.http.auth import Keys
     from acu.http.server import FaceRunner
@@ -68,14 +71,16 @@ def serve(
 
     `reload` reads the configuration again, for SIGHUP; `announce` gets the addresses once they accept.
     """
-    with signals_held():
+    with signals_held(), contextlib.ExitStack() as held:
         ground = survey(loaded, environ)
+        held.enter_context(models_kept(ground.plans))
         if ground.report.gpus:  # for the engines' processes; what the operator has set stays
             environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
             environ.setdefault("CUDA_VISIBLE_DEVICES", str(loaded.config.gpu.device_id))
         options = loaded.config.daemon
         logs = LogThread(log_style(options.log_format, under_systemd=ground.handover.under_systemd))
         logs.install(options.log_level)
+        warn_of_ignored(ground.plans)
         max_connections = descriptors.make_room(ground.config.network.max_connections)
         listeners = sockets.open_listeners(ground.config, ground.handover)
         last_resort = LastResort(lambda: sockets.close_all(listeners))
@@ -90,10 +95,15 @@ def serve(
             return 1
         finally:
             sockets.close_all(listeners)
-            if ground.audit is not None:
-                ground.audit.close()
             logs.stop()
             last_resort.disarm()
+
+
+def warn_of_ignored(plans: tuple[Plan, ...]) -> None:
+    """Log what models recommend and cannot be used."""
+    for plan in plans:
+        for why in plan.ignored:
+            log.warning("recommended sampling ignored", extra={"model": plan.names[0], "why": why})
 
 
 def settle_memory() -> None:
@@ -134,6 +144,7 @@ class Daemon:
         self._reload_config = reload
         self._notifier = systemd.Notifier(ground.handover.notify_address)
         self._keys: Keys | None = None
+        self._audit: AuditLog | None = None
         self._started_at = time.monotonic()
         self._lag = RecentLag()
         self._stopping = asyncio.Event()
@@ -143,16 +154,25 @@ class Daemon:
         self._preloading = Preloading([plan.files.path for plan in ground.plans if plan.files is not None])
 
     async def run(self, announce: Callable[[list[str]], None]) -> int:
-        """From bound sockets to an orderly end."""
+        """From bound sockets to an orderly end. Raises StartRefused."""
         self._handle_signals()
+        network, daemon = self._ground.config.network, self._ground.config.daemon
+        self._keys = read_keys(network.api_keys_file)
+        self._audit = open_audit_log(daemon.audit_log)  # which makes the file: nothing is refused after it
+        try:
+            return await self._serve(announce)
+        finally:
+            if self._audit is not None:
+                self._audit.close()
+
+    async def _serve(self, announce: Callable[[list[str]], None]) -> int:
+        """Answer until a signal comes, and end."""
         from acu.http.app import Face
         from acu.http.server import make_runner
         from acu.telemetry import Telemetry
         from agentflow.service import Service
 
-        config = self._ground.config
-        self._keys = read_keys(config.network.api_keys_file)
-        audit = self._ground.audit
+        config, audit = self._ground.config, self._audit
         telemetry = Telemetry(
             __version__,
             dropped_logs=lambda: self._logs.dropped,
@@ -196,9 +216,10 @@ class Daemon:
         self._notifier.ready(f"accepting on {', '.join(addresses)}; loading models")
         announce(addresses)
         self._logs.start()
-        if self._ground.audit is not None:
-            self._ground.audit.start()
-        log.info("accepting", extra={"on": addresses, "version": __version__, "config": str(self._ground.loaded.file)})
+        if self._audit is not None:
+            self._audit.start()
+        file = self._ground.loaded.file
+        log.info("accepting", extra={"on": addresses, "version": __version__, "config": str(file) if file else None})
 
     # The end
 
@@ -254,26 +275,44 @@ class Daemon:
             self._forced.set()
 
     def _on_reload(self) -> None:
-        """SIGHUP."""
+        """SIGHUP. During the drain it is too late: systemd would take the end for a reload."""
+        if self._stopping.is_set():
+            return
         self._notifier.reloading(time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000)
         self._reload_asked.set()
 
     async def _reload_when_asked(self) -> None:
-        """Once for each SIGHUP. A thread reads the files; systemd's status line keeps what was refused."""
+        """Reload after a SIGHUP; those that come meanwhile are answered together, by one more.
+
+        A thread reads the files; systemd's status line keeps what was refused.
+        """
         while True:
             await self._reload_asked.wait()
             self._reload_asked.clear()
-            outcome = await asyncio.to_thread(reloading.reload, self._keys, self._ground.loaded, self._reload_config)
+            outcome = await asyncio.to_thread(
+                reloading.reload, self._keys, self._ground.loaded, self._reload_config, self._audit
+            )
+            if reloading.CERTIFICATE in outcome.renewed:
+                self._renew_certificate()
             outcome.tell()
             self._refused = outcome.line if outcome.kept else ""
-            self._notifier.ready(outcome.line)
+            if not self._stopping.is_set():
+                self._notifier.ready(outcome.line)
+
+    def _renew_certificate(self) -> None:
+        """On the loop, which makes the handshakes. The files were found good a moment ago."""
+        if self._ground.tls is not None:
+            try:
+                load_certificate(self._ground.tls, self._ground.config.network)
+            except StartRefused as error:
+                log.error("the new TLS certificate is gone again; the old one stays", extra={"why": str(error)})  # noqa: TRY400
 
     # What is told
 
     def _hooks(self, telemetry: Telemetry) -> Hooks:
         from acu.http.audit import Hooks
 
-        audit = self._ground.audit
+        audit = self._audit
         return Hooks(
             on_response=telemetry.on_response,
             render_metrics=lambda full: telemetry.render(full=full),
@@ -292,7 +331,6 @@ class Daemon:
             "addresses": [listener.label for listener in self._listeners],
             "loop_lag_p99_ms": self._lag.p99_ms(),
             "preloading": self._preloading.line or None,
-            "model_folders": sorted({str(plan.files.path) for plan in self._ground.plans if plan.files is not None}),
             "machine": msgspec.to_builtins(self._ground.report),
         }
 

@@ -2,7 +2,7 @@
 
 The soft limit, 1024 on many systems, is there for programs that use select(2); this one does not, so it is raised to the
 hard one. Where even that is too low, fewer connections are admitted: what comes beyond is then told 503, and never
-meets a daemon that cannot accept(2).
+meets a daemon that cannot accept(2). TLS connections whose handshake is not done are bounded apart (http/handshakes.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import resource
 
 from acu.errors import StartRefused
 
-SPARE = 128  # for listening sockets, files, pipes to the engines, and connections that are being refused
+SPARE = 192  # for listening sockets, files, pipes to the engines, 64 TLS handshakes, connections that are being refused
 LEAST_CONNECTIONS = 16
 
 log = logging.getLogger(__name__)

@@ -58,11 +58,17 @@ class DaemonSilent(DaemonUnreachable):
 
 
 class ApiError(AcuError):
-    """The daemon refused a request. `status` is HTTP's; `retry_after_s` (seconds) tells when to ask again, if ever."""
+    """The daemon refused a request. `status` is HTTP's, `code` the API's word for what is wrong, if it gave one.
 
-    def __init__(self, message: str, *, status: int, retry_after_s: float | None = None) -> None:
+    `retry_after_s` (seconds) tells when to ask again, if ever.
+    """
+
+    def __init__(
+        self, message: str, *, status: int, code: str | None = None, retry_after_s: float | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
+        self.code = code
         self.retry_after_s = retry_after_s
 
 
@@ -82,7 +88,7 @@ class ModelNotFound(ModelError):
 
 
 class ModelInUse(ModelError):
-    """A running daemon serves the model, or may do so: it is not removed."""
+    """A running daemon serves the model: it is not removed."""
 
 
 class ModelIncomplete(ModelError):

@@ -1,17 +1,19 @@
 """Ground: what the daemon stands on, looked at before it starts anything.
 
 Whatever is wrong with the machine or the files that the configuration names is found here, and raises StartRefused with
-every problem: the field, its value and what to do. `survey` takes milliseconds and imports nothing heavy; the API keys,
-whose reader comes with the HTTP face, are read by `read_keys` once the sockets are bound. `check` looks at all of it for
-`acu config check`: it makes nothing, and opens nothing for writing.
+every problem: the field, its value and what to do. `survey` takes milliseconds, imports nothing heavy, makes nothing, and
+opens nothing for writing. What comes later, once the sockets are bound: the API keys, whose reader comes with the HTTP face
+(`read_keys`), and the audit log, which must not be made by a start that is refused (`open_audit_log`). `check` looks at
+all of it for `acu config check`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import ssl
 import stat
-from collections.abc import MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +22,10 @@ from msgspec import Struct
 from acu import systemd
 from acu.auditlog import AuditLog
 from acu.config import AcuConfig, LoadedConfig, NetworkConfig
-from acu.errors import StartRefused
+from acu.config.document import read_regular
+from acu.errors import AcuError, ModelError, StartRefused
 from acu.hardware import Report, probe_machine
+from acu.models import in_use
 from acu.refusals import Refusals
 from acu.served import Plan, plan_models
 
@@ -39,7 +43,6 @@ class Ground(Struct, frozen=True):
     report: Report
     plans: tuple[Plan, ...]
     tls: ssl.SSLContext | None
-    audit: AuditLog | None
 
     @property
     def config(self) -> AcuConfig:
@@ -49,47 +52,60 @@ class Ground(Struct, frozen=True):
 
 def survey(loaded: LoadedConfig, environ: MutableMapping[str, str]) -> Ground:
     """Look at everything but the keys. Raises StartRefused."""
-    config = loaded.config
     handover = systemd.take_over(environ)
     report = probe_machine()
     refusals = Refusals()
-    plans: tuple[Plan, ...] = ()
-    tls = None
-    with refusals.noted():
-        plans = plan_models(config, report)
-    with refusals.noted():
-        tls = tls_context(config.network)
-    with refusals.noted():
-        check_audit_log(config.daemon.audit_log)
+    plans, tls = _look(loaded.config, report, refusals)
     refusals.tell()
-    audit = open_audit_log(config.daemon.audit_log)
-    return Ground(loaded=loaded, handover=handover, report=report, plans=plans, tls=tls, audit=audit)
+    return Ground(loaded=loaded, handover=handover, report=report, plans=plans, tls=tls)
 
 
-def check(config: AcuConfig) -> None:
-    """Look at everything that a start would refuse, besides its sockets. Raises StartRefused. Changes nothing."""
+def check(config: AcuConfig) -> tuple[str, ...]:
+    """Look at everything that a start would refuse, besides its sockets: what it would warn of. Raises StartRefused."""
     refusals = Refusals()
     with refusals.noted():
         read_keys(config.network.api_keys_file)
+    plans, _ = _look(config, probe_machine(), refusals)
+    refusals.tell()
+    return tuple(warning for plan in plans for warning in plan.ignored)
+
+
+def _look(config: AcuConfig, report: Report, refusals: Refusals) -> tuple[tuple[Plan, ...], ssl.SSLContext | None]:
+    """The models' plans and the server side of TLS, which hold only where `refusals` has got nothing."""
+    plans: tuple[Plan, ...] = ()
+    tls: ssl.SSLContext | None = None
     with refusals.noted():
-        tls_context(config.network)
+        tls = tls_context(config.network)
     with refusals.noted():
-        plan_models(config, probe_machine())
+        plans = plan_models(config, report)
     with refusals.noted():
         check_audit_log(config.daemon.audit_log)
-    refusals.tell()
+    return plans, tls
+
+
+@contextlib.contextmanager
+def models_kept(plans: Iterable[Plan]) -> Iterator[None]:
+    """Keep `acu models rm` from the models while the daemon lives. Raises StartRefused for one that is gone by now."""
+    with contextlib.ExitStack() as held:
+        for plan in plans:
+            if plan.files is None:
+                continue
+            try:
+                held.enter_context(in_use(plan.files.path))
+            except ModelError as error:
+                raise StartRefused(f"models.{plan.key}.model: {error}") from error
+        yield
 
 
 def read_keys(path: str | None) -> Keys | None:
     """The API keys, or None when none are asked. Raises StartRefused."""
     if path is None:
         return None
-    from acu.http.auth import Keys
-    from acu.http.errors import KeyFileError
+    from acu.http.auth import Keys  # with aiohttp, which a start imports only once its sockets are bound
 
     try:
         return Keys(Path(path))
-    except KeyFileError as error:
+    except AcuError as error:
         raise StartRefused(f"network.api_keys_file: {error}") from error
 
 
@@ -99,8 +115,7 @@ def tls_context(network: NetworkConfig) -> ssl.SSLContext | None:
         return None
     for field, path in (("tls_cert_file", network.tls_cert_file), ("tls_key_file", network.tls_key_file)):
         try:
-            with Path(path).open("rb"):
-                pass
+            read_regular(Path(path))  # OpenSSL would wait for ever for somebody to write into a FIFO
         except OSError as error:
             raise StartRefused(f"network.{field}: {path} cannot be read: {error.strerror}; name a PEM file") from error
     if Path(network.tls_key_file).stat().st_mode & 0o007:
@@ -110,6 +125,14 @@ def tls_context(network: NetworkConfig) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
+    load_certificate(context, network)
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, network: NetworkConfig) -> None:
+    """Let `context` show the configured certificate from its next handshake on. Raises StartRefused."""
+    if network.tls_cert_file is None:
+        return
     try:
         # A password prompt would hold the start up for ever: an encrypted key is refused instead.
         context.load_cert_chain(network.tls_cert_file, network.tls_key_file, password=lambda: b"")
@@ -119,7 +142,6 @@ def tls_context(network: NetworkConfig) -> ssl.SSLContext | None:
             f"network.tls_cert_file: {network.tls_cert_file} and {network.tls_key_file} are not a certificate and its "
             f"unencrypted key, in PEM ({reason}); replace them"
         ) from error
-    return context
 
 
 def check_audit_log(path: str | None) -> None:

@@ -1,4 +1,5 @@
-"""Reloading, on SIGHUP: API keys at once; of everything else it is told what changed, and needs a restart.
+"""Reloading, on SIGHUP: API keys and the TLS certificate at once; of all else it is told what changed, and needs a restart.
+The audit log is opened again at its path, so that logrotate may move its file away.
 
 Nothing that lies on disk may end the daemon: what cannot be read leaves in use what was read before. `reload` reads
 files, so it belongs into a thread; its `Outcome` says what happened, for the log and for systemd.
@@ -13,21 +14,31 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from acu.config import LoadedConfig
+from acu.config import LoadedConfig, NetworkConfig
 from acu.errors import AcuError
+from acu.ground import tls_context
+from acu.logs import printable
 
 if TYPE_CHECKING:
+    from acu.auditlog import AuditLog
     from acu.http.auth import Keys
+
+CERTIFICATE = "the TLS certificate"
+LONGEST_LINE = 500  # characters; a datagram to systemd has its bound, and a file may say anything
 
 log = logging.getLogger("acu.daemon")
 
 
 class Outcome(Struct, frozen=True):
-    """What a reload came to. `kept` maps what stays as it was to the reason; `needs_restart` are dotted paths."""
+    """What a reload came to.
 
-    kept: dict[str, str]
-    renewed: tuple[str, ...]
-    needs_restart: tuple[str, ...]
+    `renewed` names what is new in use, `kept` maps what stays as it was to the reason, and `needs_restart` are the dotted
+    paths of the fields that the configuration has otherwise now: it is compared, and nothing of it taken over.
+    """
+
+    renewed: tuple[str, ...] = ()
+    kept: dict[str, str] = {}
+    needs_restart: tuple[str, ...] = ()
 
     @property
     def event(self) -> str:
@@ -38,23 +49,32 @@ class Outcome(Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """In one line."""
+        """In one line that any terminal bears, of LONGEST_LINE characters at most."""
         kept = [f"{what} stay: {' '.join(why.split())}" for what, why in self.kept.items()]
         restart = [f"a restart is needed for {', '.join(self.needs_restart)}"] if self.needs_restart else []
-        return "; ".join([self.event, *kept, *restart])
+        line = printable("; ".join([self.event, *kept, *restart]))
+        return line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 3] + "..."
 
     def tell(self) -> None:
         """Log it."""
-        extra: dict[str, object] = {"kept": self.kept} if self.kept else {}
-        if self.needs_restart:
-            extra["needs_restart"] = list(self.needs_restart)
+        found = {"renewed": self.renewed, "kept": self.kept, "needs_restart": self.needs_restart}
+        extra = {name: value for name, value in found.items() if value}
         log.log(logging.ERROR if self.kept else logging.INFO, self.event, extra=extra)
 
 
-def reload(keys: Keys | None, running: LoadedConfig, read_config: Callable[[], LoadedConfig]) -> Outcome:
-    """Read the key file and the configuration again. Raises nothing."""
-    kept: dict[str, str] = {}
+def reload(
+    keys: Keys | None,
+    running: LoadedConfig,
+    read_config: Callable[[], LoadedConfig],
+    audit: AuditLog | None = None,
+) -> Outcome:
+    """Read the key file and open the audit log again, and compare the configuration with the running one. Raises nothing.
+
+    The certificate's files are only judged here: where `renewed` names CERTIFICATE, the caller loads them, on the thread
+    that makes the handshakes.
+    """
     renewed: list[str] = []
+    kept: dict[str, str] = {}
     needs_restart: list[str] = []
     if keys is not None:
         why = reload_keys(keys)
@@ -62,27 +82,50 @@ def reload(keys: Keys | None, running: LoadedConfig, read_config: Callable[[], L
             renewed.append("the API keys")
         else:
             kept["the old API keys"] = why
+    if audit is not None:
+        try:
+            audit.reopen()
+            renewed.append("the audit log")
+        except OSError as error:
+            kept["the audit log and its old file"] = f"{running.config.daemon.audit_log}: {error.strerror}"
+    if running.config.network.tls_cert_file is not None:
+        why = certificate_flaw(running.config.network)
+        if why is None:
+            renewed.append(CERTIFICATE)
+        else:
+            kept["the old TLS certificate and key"] = why
     try:
         needs_restart = changed_fields(running, read_config())
-        renewed.append("the configuration")
     except AcuError as error:
         kept["the running settings"] = str(error)
     except Exception as error:
         log.exception("the configuration could not be read again")
         kept["the running settings"] = f"the configuration could not be read: {type(error).__name__}"
-    return Outcome(kept, tuple(renewed), tuple(needs_restart))
+    return Outcome(tuple(renewed), kept, tuple(needs_restart))
 
 
 def reload_keys(keys: Keys) -> str | None:
     """Why the old keys stay, or None when those of the file are in use now."""
-    from acu.http.errors import KeyFileError
-
     try:
         keys.reload()
-    except KeyFileError as error:
+    except AcuError as error:
         return str(error)
     except Exception as error:  # noqa: BLE001
         return f"the file could not be read: {type(error).__name__}"  # no more of it: it could show keys
+    return None
+
+
+def certificate_flaw(network: NetworkConfig) -> str | None:
+    """Why the old certificate stays, or None when that of the files can be used.
+
+    Judged on a context of its own: a pair that does not fit must not be half in use.
+    """
+    try:
+        tls_context(network)
+    except AcuError as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001
+        return f"the files could not be read: {type(error).__name__}"
     return None
 
 

@@ -14,12 +14,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from acu.config import AcuConfig, GpuConfig, model_names, model_role
-from acu.errors import ModelError, StartRefused
+from acu.errors import ModelError, ModelIncomplete, StartRefused
 from acu.hardware import Report
 from acu.hardware.probe import memory
-from acu.models import LocalModel, locate, recommended_sampling
+from acu.models import LocalModel, Recommended, is_path, locate, recommended_sampling
 from acu.refusals import Refusals
-from agentflow.config import ModelConfig
+from agentflow.config import ModelConfig, SamplingConfig
 from agentflow.engine.script import Script
 from agentflow.engine.vllm.facts import MachineFacts, read_machine, read_model
 from agentflow.engine.vllm.tuning import choose, choose_pooling
@@ -39,19 +39,24 @@ class Budget(Struct, frozen=True):
     kv_cache_mb: int
 
 
-class Plan(Struct, frozen=True):
-    """One model to serve: its names, its settled configuration and sampling, and its files (None for a scripted one)."""
+class Plan(Struct, frozen=True, kw_only=True):
+    """One model to serve: its names, its settled configuration and sampling, and its files (None for a scripted one).
+
+    `compiled` is the folder in which the engine's compiler keeps what it made. `ignored` says, a sentence each, which
+    values of the model's files cannot be used.
+    """
 
     key: str
     names: tuple[str, ...]
     role: str
     config: ModelConfig
     files: LocalModel | None
-    script: Script | None = None
+    script: Script
+    sampling: Sampling
+    grammar_compile_s: float
+    compiled: Path
     budget: Budget | None = None
-    sampling: Sampling = Sampling()
-    grammar_compile_s: float = 10.0
-    compiled: Path = Path("compiled")
+    ignored: tuple[str, ...] = ()
 
 
 def scripted(models: Mapping[str, ModelConfig], script: str | None) -> dict[str, ModelConfig]:
@@ -74,23 +79,19 @@ def scripted(models: Mapping[str, ModelConfig], script: str | None) -> dict[str,
 
 
 def plan_models(config: AcuConfig, report: Report) -> tuple[Plan, ...]:
-    """Find every model's files and settle what its configuration leaves open. Raises StartRefused, with all problems."""
-    refusals, found = Refusals(), []
+    """Find every model's files and settle what its configuration leaves open.
+
+    Raises StartRefused, with every problem of every model; whether they fit together is looked at once there is none.
+    """
+    refusals = Refusals()
     budget: Budget | None = None
     with refusals.noted():
         budget = gpu_budget(config.gpu, report)
-    for key, model in config.models.items():
-        with refusals.noted():
-            found.append(_plan(key, model, config))
+    plans = tuple(_plan(key, model, config, refusals) for key, model in config.models.items())
     refusals.tell()
-    plans = tuple(found)
     if budget is not None:
         sharing = [plan.key for plan in plans if plan.config.engine == "vllm" and plan.config.kv_cache_mb is None]
         plans = tuple(_on_gpu(plan, budget, sharing) for plan in plans)
-    # Beside the model cache: the same disk, and under systemd the folder that the unit may write.
-    compiled = Path(config.gpu.model_cache_dir).parent / "compiled"
-    seconds = config.scheduler.grammar_compile_s
-    plans = tuple(replace(plan, grammar_compile_s=seconds, compiled=compiled) for plan in plans)
     check_memory(plans, report, budget)
     return plans
 
@@ -103,29 +104,56 @@ def _on_gpu(plan: Plan, budget: Budget, sharing: list[str]) -> Plan:
     return replace(plan, config=config, budget=budget)
 
 
-def _plan(key: str, model: ModelConfig, config: AcuConfig) -> Plan:
+def _plan(key: str, model: ModelConfig, config: AcuConfig, refusals: Refusals) -> Plan:
+    """The plan of one model, which holds only where `refusals` has got nothing."""
     role = model_role(key, model)
     engine = model.engine or ("vllm" if role == "chat" else "encoder")
-    model_settled = replace(model, role=role, engine=engine)
-    names = model_names(key, model)
     for field in ("chat_template", "script"):
-        path = getattr(model, field)
-        if path is not None and not Path(path).is_file():
-            raise StartRefused(f"models.{key}.{field}: {path} is not a file; correct the path")
-    if engine == "scripted":
-        sampling = settled(model.sampling) if role == "chat" else Sampling()
-        return Plan(key, names, role, model_settled, None, read_script(key, model.script), sampling=sampling)
+        with refusals.noted():
+            check_file(f"models.{key}.{field}", getattr(model, field))
+    files, script, recommended = None, Script(), Recommended(SamplingConfig())
+    with refusals.noted():
+        if engine == "scripted":
+            script = read_script(key, model.script)
+        else:
+            files = find_model(key, model.model, Path(config.gpu.model_cache_dir))
+            recommended = recommended_sampling(files)
+    chat = role == "chat"
+    return Plan(
+        key=key,
+        names=model_names(key, model),
+        role=role,
+        config=replace(model, role=role, engine=engine),
+        files=files,
+        script=script,
+        sampling=settled(model.sampling, recommended.sampling) if chat else Sampling(),
+        grammar_compile_s=config.scheduler.grammar_compile_s,
+        # Beside the model cache: the same disk, and under systemd the folder that the unit may write.
+        compiled=Path(config.gpu.model_cache_dir).parent / "compiled",
+        ignored=recommended.ignored if chat else (),
+    )
+
+
+def check_file(field: str, path: str | None) -> None:
+    """Refuse a path of the configuration at which there is no file. Raises StartRefused."""
+    if path is not None and not Path(path).is_file():
+        raise StartRefused(f"{field}: {path} is not a file; correct the path")
+
+
+def find_model(key: str, model: str, cache_dir: Path) -> LocalModel:
+    """The model's files. Raises StartRefused."""
     try:
-        files = locate(model.model, Path(config.gpu.model_cache_dir))
+        return locate(model, cache_dir)
+    except ModelIncomplete as error:
+        pulls = "" if is_path(model) else " `acu serve --pull` does so before it starts."
+        raise StartRefused(f"models.{key}.model: {error}{pulls}") from error
     except ModelError as error:
         raise StartRefused(f"models.{key}.model: {error}") from error
-    sampling = settled(model.sampling, recommended_sampling(files)) if role == "chat" else Sampling()
-    return Plan(key, names, role, model_settled, files, sampling=sampling)
 
 
 def read_script(key: str, path: str | None) -> Script:
-    """The script of a scripted model. Raises StartRefused."""
-    if path is None:
+    """The script of a scripted model; an empty one where no file is named, or none is there. Raises StartRefused."""
+    if path is None or not Path(path).is_file():
         return Script()
     try:
         return Script.load(Path(path))
@@ -242,15 +270,14 @@ def _engine(plan: Plan) -> Any:
     """A fresh engine for the plan. Runs on the event loop; the slow imports are the engine's own, in its `start`."""
     config, path = plan.config, plan.files.path if plan.files else None
     if config.engine == "scripted":
-        limits = {} if config.max_model_len is None else {"max_model_len": config.max_model_len}
+        asked = {"max_model_len": config.max_model_len, "max_running": config.max_running}
+        limits = {name: limit for name, limit in asked.items() if limit is not None}
         if plan.role == "embed":
             from agentflow.engine.scripted_embedder import ScriptedEmbedder
 
             return ScriptedEmbedder(plan.script, **limits)
         from agentflow.engine.scripted import ScriptedEngine
 
-        if config.max_running is not None:
-            limits["max_running"] = config.max_running
         return ScriptedEngine(plan.script, **limits)
     assert path is not None
     if config.engine == "encoder":

@@ -117,4 +117,4 @@ class Notifier:
             return
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         with contextlib.suppress(OSError):  # nobody listens, or its buffer is full: never worth a failure
-            self._socket.sendto(text.encode(), address)
+            self._socket.sendto(text.encode(errors="backslashreplace"), address)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self, TextIO
@@ -12,6 +14,7 @@ from acu.config import history_file, process_environment
 from acu.logs import printable
 
 LINES = "\n\t"
+PLAIN_EVERY_S = 10.0  # how often a wait is told where lines cannot be written over
 
 
 class LineReader(Protocol):
@@ -67,7 +70,7 @@ class TerminalReader:
 
     def note(self, text: str) -> None:
         """As LineReader.note; dimmed."""
-        sys.stdout.write(f"\x1b[2m{printable(text, keep=LINES)}\x1b[0m\n")
+        sys.stdout.write(dim(text))
         sys.stdout.flush()
 
 
@@ -93,11 +96,20 @@ class PipeReader:
 
 
 class ProgressLine:
-    """One line on standard error that is written over, on a terminal; on a pipe, a line for each new text."""
+    """How a wait goes, and for how long it has gone on, on standard error.
 
-    def __init__(self) -> None:
+    On a terminal it is one line, which is written over as often as its text or its second changes. Elsewhere a line is
+    written when a stage begins, and every PLAIN_EVERY_S while it lasts.
+    """
+
+    def __init__(self, output: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._output = sys.stderr if output is None else output
+        self._clock = clock
+        self._tty = self._output.isatty()
+        self._began: float | None = None
         self._shown = ""
-        self._tty = sys.stderr.isatty()
+        self._stage: object = None
+        self._told = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -106,17 +118,47 @@ class ProgressLine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._shown and self._tty:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            self._output.write("\r\x1b[K")
+            self._output.flush()
 
-    def show(self, text: str) -> None:
-        """Replace the line."""
-        text = printable(text)
-        if text == self._shown:
-            return
-        self._shown = text
-        sys.stderr.write(f"\r\x1b[K{text}" if self._tty else f"{text}\n")
-        sys.stderr.flush()
+    def show(self, text: str, stage: object) -> None:
+        """Tell how far it is. `stage` is what stays the same while only figures in the text change."""
+        now = self._clock()
+        self._began = now if self._began is None else self._began
+        text, elapsed = printable(text), f" ({now - self._began:.0f} s)"
+        if self._tty:
+            width = columns(self._output)
+            text = text if width is None else text[: max(0, width - len(elapsed) - 1)]
+            self._write_over(text + elapsed)
+        elif not self._shown or stage != self._stage or now - self._told >= PLAIN_EVERY_S:
+            self._shown, self._stage, self._told = text, stage, now
+            self._output.write(f"{text}{elapsed}\n")
+            self._output.flush()
+
+    def _write_over(self, text: str) -> None:
+        if text != self._shown:
+            self._shown = text
+            self._output.write(f"\r\x1b[K{text}")
+            self._output.flush()
+
+
+def columns(output: TextIO) -> int | None:
+    """How many columns the terminal has; None for what is no terminal, or does not know."""
+    try:
+        return os.get_terminal_size(output.fileno()).columns or None
+    except (OSError, ValueError):
+        return None
+
+
+def dim(text: str) -> str:
+    """A line for a terminal that steps behind the others."""
+    return f"\x1b[2m{printable(text, keep=LINES)}\x1b[0m\n"
+
+
+def aside(text: str) -> None:
+    """Say something beside an answer, on standard error; dimmed on a terminal."""
+    sys.stderr.write(dim(text) if sys.stderr.isatty() else f"{printable(text, keep=LINES)}\n")
+    sys.stderr.flush()
 
 
 def private_file(path: Path) -> Path | None:

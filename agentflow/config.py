@@ -133,7 +133,7 @@ class SchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         Seconds, Meta(description="Waiting this many seconds counts as much as one step of priority.")
     ] = 10.0
     slow_reader_s: Annotated[
-        Seconds, Meta(description="Seconds that a stream may go unread by its client before it is aborted.")
+        Seconds, Meta(description="Seconds that an answer may go unread by its client before it is aborted.")
     ] = 60.0
     stall_timeout_s: Annotated[
         Seconds, Meta(description="Seconds with work and no token after which an engine counts as dead.")

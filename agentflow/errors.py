@@ -88,8 +88,10 @@ class EngineFailure(AgentFlowError):
     """The engine failed while the run was on it; tokens already sent stay valid."""
 
     def again(self) -> EngineFailure:
-        """A copy to raise: each stream that raises an exception adds its own traceback to it."""
-        return type(self)(*self.args)
+        """A copy to raise, with the same cause: whoever raises an exception adds its own traceback to it."""
+        copy = type(self)(*self.args)
+        copy.__cause__ = self.__cause__
+        return copy
 
 
 class EngineDied(EngineFailure):

@@ -21,17 +21,19 @@ from agentflow.regex import RegexError, RegexSize, measure
 from agentflow.schema import BY_NAME, IN_PLACE, flaw, parts, resolve
 
 _COUNTED = ("Length", "Items", "Properties", "Contains")
+_ENDLESS = 10**9
 _NOT_LOCAL = ("$dynamicRef", "$recursiveRef")
-_REPETITION = re.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}|~\s*(\d+)(?:\s*\.\.\s*(\d+))?")
-_QUOTED = re.compile(
-    r"""
-    "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*'  # texts
-    | \[(?:[^\]\\\n]|\\.)*\]                    # sets
-    | (?:\#|//)[^\n]*                            # comments
-    | /(?:[^/\\\n]|\\.)+/                        # Lark's expressions
-    """,
-    re.VERBOSE,
-)
+# Possessive throughout: what one part has taken is never tried again by the next, so that time stays linear.
+_REPETITION = re.compile(r"\{\s*+(\d*+)\s*+(?:,\s*+(\d*+)\s*+)?+\}|~\s*+(\d++)(?:\s*+\.\.\s*+(\d++))?+")
+_OPENER = re.compile(r"//|[\"'\[#/]")
+_CLOSERS = {'"': '"', "'": "'", "[": "]", "/": "/"}
+_INSIDE = {  # what may stand between an opener and its closer, both left out
+    '"': re.compile(r'(?:[^"\\\n]|\\.)*+'),
+    "'": re.compile(r"(?:[^'\\\n]|\\.)*+"),
+    "[": re.compile(r"(?:[^\]\\\n]|\\.)*+"),  # a set
+    "/": re.compile(r"(?:[^/\\\n]|\\.)*+"),  # one of Lark's expressions
+}
+_COMMENT = re.compile(r"[^\n]*+")
 
 
 class GrammarLimits(Struct, frozen=True):
@@ -122,7 +124,7 @@ def _check_regex(where: str, pattern: str, limits: GrammarLimits) -> RegexSize:
 
 def _check_grammar(text: str, limits: GrammarLimits) -> None:
     """Bounds for EBNF and for Lark alike. Their syntax is the engine's matter, so quoted parts are only skipped."""
-    bare = _QUOTED.sub(" ", text)
+    bare = _unquoted(text)
     _bound("alternatives", bare.count("|"), limits.max_alternatives)
     depth = deepest = 0
     for character in re.findall(r"[()\[\]]", bare):
@@ -132,13 +134,47 @@ def _check_grammar(text: str, limits: GrammarLimits) -> None:
     _bound("repetitions, multiplied", sum(map(_repetitions, bare.splitlines())), limits.max_expansion)
 
 
+def _unquoted(text: str) -> str:
+    """`text` without its comments and what is quoted in it; what is never closed is not quoted.
+
+    Each kind of quotation reads a character once at most: if one is not closed by the end of its line, then none of its
+    kind is that opens on the way there, and they are not tried.
+    """
+    pieces: list[str] = []
+    hopeless = dict.fromkeys(_INSIDE, 0)  # up to where none of the kind is closed
+    kept = position = 0  # up to where `text` is in `pieces`, and up to where it is read
+    while (found := _OPENER.search(text, position)) is not None:
+        opener, start, position = found[0], found.start(), found.end()
+        if opener in _INSIDE:
+            if start < hopeless[opener]:
+                continue
+            end = _end(_INSIDE[opener], text, position)
+            if text[end : end + 1] != _CLOSERS[opener]:
+                hopeless[opener] = end
+                continue
+            position = end + 1
+        else:
+            position = _end(_COMMENT, text, position)
+        pieces += (text[kept:start], " ")
+        kept = position
+    return "".join((*pieces, text[kept:]))
+
+
+def _end(pattern: re.Pattern[str], text: str, position: int) -> int:
+    """Where a pattern that always matches ends."""
+    match = pattern.match(text, position)
+    return position if match is None else match.end()
+
+
 def _repetitions(line: str) -> int:
-    """The product of the repetitions in a line: they may stand within each other. 0 where there are none."""
+    """The product of the repetitions in a line: they may stand within each other. 0 where there are none.
+
+    At most a billion, which is over any bound: a product of thousands of digits has no printed form.
+    """
     product = 0
     for match in _REPETITION.finditer(line):
-        # More than nine digits are over any bound; int() of a million of them would take its time.
-        counts = [int(digits) if len(digits) < 10 else 10**9 for digits in match.groups() if digits]
-        product = max(product, 1) * max([1, *counts])
+        counts = [int(digits) if len(digits) < 10 else _ENDLESS for digits in match.groups() if digits]
+        product = min(max(product, 1) * max([1, *counts]), _ENDLESS)
     return product
 
 
@@ -218,17 +254,23 @@ def _patterns(schema: dict[str, Any]) -> Iterator[str]:
 def _check_references(root: dict[str, Any], limits: GrammarLimits) -> None:
     """References must be local and lead to a schema; none may lead back to itself without a value in between.
 
+    A schema is what stands under a keyword that holds schemas, and has passed the checks of each. Any other place may
+    hold anything, and an engine that went there would read what nobody has looked at.
+
     Schemas that speak of the same value (references, `allOf`, `anyOf` ...) are followed depth first; what they add up
     to, written out, is bounded too: twenty definitions can double each other to a million.
     """
+    schemas = {id(schema): schema for schema in _all_schemas(root)}
+    _check_bases(root, schemas.values())
     sizes: dict[int, int] = {}  # of schemas that are done, by identity
     open_schemas: set[int] = set()
-    stack: list[tuple[Any, bool]] = [(schema, False) for schema in _all_schemas(root)]
+    stack: list[tuple[Any, bool]] = [(schema, False) for schema in schemas.values()]
     while stack:
         schema, leaving = stack.pop()
         if id(schema) in sizes:
             continue
-        same_value = [part for keyword, _, part in parts(schema) if keyword in IN_PLACE] + _referenced(root, schema)
+        same_value = [part for keyword, _, part in parts(schema) if keyword in IN_PLACE]
+        same_value += _referenced(root, schema, schemas)
         if leaving:
             open_schemas.discard(id(schema))
             sizes[id(schema)] = 1 + sum(sizes.get(id(part), 1) for part in same_value)
@@ -243,13 +285,22 @@ def _check_references(root: dict[str, Any], limits: GrammarLimits) -> None:
                 stack.append((part, False))
 
 
+def _check_bases(root: dict[str, Any], schemas: Iterable[dict[str, Any]]) -> None:
+    """No schema but the whole one may have an address of its own: references in it would mean other places."""
+    oldest = any("draft-04" in schema.get("$schema", "") for schema in schemas)
+    for schema in schemas:
+        if schema is not root and ("$id" in schema or (oldest and "id" in schema)):
+            raise _Wrong("an $id (or draft 4's id) within the schema is not supported")
+
+
 def _all_schemas(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Every schema in a schema but `true` and `false`, the whole one first."""
     for level in _levels(root, _schema_children):
         yield from (schema for schema in level if isinstance(schema, dict))
 
 
-def _referenced(root: Any, schema: dict[str, Any]) -> list[Any]:
+def _referenced(root: Any, schema: dict[str, Any], schemas: dict[int, Any]) -> list[Any]:
+    """The schema that `schema` refers to, one of `schemas` (by identity), or none."""
     for keyword in _NOT_LOCAL:
         if keyword in schema:
             raise _Wrong(f"{keyword} is not supported")
@@ -263,6 +314,8 @@ def _referenced(root: Any, schema: dict[str, Any]) -> list[Any]:
         raise _Wrong(f"the reference {reference[:100]!r} {reason}") from error
     if not isinstance(target, dict | bool):
         raise _Wrong(f"the reference {reference[:100]!r} leads to {_kind(target)}, not to a schema")
+    if isinstance(target, dict) and id(target) not in schemas:
+        raise _Wrong(f"the reference {reference[:100]!r} leads to a place for no schema; put it into $defs")
     return [target]
 
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 import re._constants as sre  # type: ignore[import-not-found]
 import re._parser as sre_parser  # type: ignore[import-not-found]
+from functools import cache
 from typing import Any
 
 from msgspec import Struct
 
 _MAX_CHARACTERS = 100_000
+_CHOSEN_FROM = 0x2000  # the characters from which one is chosen that a negated set leaves
+_PREFERRED = ((0x61, 0x7A), (0x20, 0x60), (0x7B, 0x7E), (0xA1, _CHOSEN_FROM - 1))
 _REPEATS = (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT)
 _DOUBLED = ("--", "&&", "~~", "||")
 _TOKEN = re.compile(r"\\.|--|&&|~~|\|\||.", re.DOTALL)
@@ -58,6 +61,8 @@ def _parsed(pattern: str, max_depth: int) -> Any:
     except re.error as error:
         position = (error.pos or 0) - sum(place < (error.pos or 0) for place in added)
         raise RegexError(f"is wrong at {position}: {error.msg}") from error
+    except ValueError as error:  # flags that contradict each other, and a count of thousands of digits
+        raise RegexError(f"cannot be used: {error}") from error
     except (RecursionError, OverflowError) as error:
         raise RegexError("is nested too deeply or repeats too often") from error
 
@@ -139,9 +144,9 @@ def _part(op: Any, value: Any) -> str:
     if op is sre.IN:
         return _from_set(value)
     if op is sre.LITERAL:
-        return chr(value)
+        return _character(value)
     if op is sre.NOT_LITERAL:
-        return _other_than({chr(value)})
+        return _other_than(_mask(value, value))
     if op is sre.ANY:
         return "a"
     _, bodies = _inside(op, value)
@@ -149,21 +154,47 @@ def _part(op: Any, value: Any) -> str:
 
 
 def _from_set(items: Any) -> str:
-    """A character of a set such as `[a-z_]`, or one that a negated set leaves."""
-    samples = {sre.CATEGORY_DIGIT: "0", sre.CATEGORY_WORD: "a", sre.CATEGORY_SPACE: " ", sre.CATEGORY_NOT_SPACE: "a"}
-    negated = bool(items) and items[0][0] is sre.NEGATE
-    found: list[str] = []
-    for op, value in items:
-        if op is sre.LITERAL:
-            found.append(chr(value))
-        elif op is sre.RANGE:
-            # Of a negated range, all that `_other_than` might choose must be known.
-            found.extend(map(chr, range(value[0], min(value[1], value[0] + (0x2000 if negated else 0)) + 1)))
-        elif op is sre.CATEGORY and negated:
-            found.extend(character for character in map(chr, range(0x2000)) if _in_category(value, character))
-        elif op is sre.CATEGORY:
-            found.append(samples.get(value, "~"))
-    return _other_than(set(found)) if negated else found[0]
+    """A character of a set such as `[a-z_]`, or one that a negated set leaves.
+
+    The characters of a set are the bits of a number: what an item costs does not grow with what it stands for.
+    """
+    if items[0][0] is sre.NEGATE:
+        excluded = 0
+        for op, value in items[1:]:
+            if op is sre.LITERAL:
+                excluded |= _mask(value, value)
+            elif op is sre.RANGE:
+                excluded |= _mask(*value)
+            else:
+                excluded |= _category_mask(value)
+        return _other_than(excluded)
+    op, value = items[0]
+    if op is sre.CATEGORY:
+        samples = {
+            sre.CATEGORY_DIGIT: "0",
+            sre.CATEGORY_WORD: "a",
+            sre.CATEGORY_SPACE: " ",
+            sre.CATEGORY_NOT_SPACE: "a",
+        }
+        return samples.get(value, "~")
+    return _character(value if op is sre.LITERAL else value[0])
+
+
+def _character(code: int) -> str:
+    if 0xD800 <= code < 0xE000:
+        raise RegexError(f"has half a surrogate (\\u{code:04x}), which is no character")
+    return chr(code)
+
+
+def _mask(first: int, last: int) -> int:
+    """A bit for each character from `first` to `last`, of those that are chosen from."""
+    last = min(last, _CHOSEN_FROM - 1)
+    return ((1 << (last - first + 1)) - 1) << first if first <= last else 0
+
+
+@cache  # there are six
+def _category_mask(category: Any) -> int:
+    return sum(1 << code for code in range(_CHOSEN_FROM) if _in_category(category, chr(code)))
 
 
 def _in_category(category: Any, character: str) -> bool:
@@ -178,8 +209,8 @@ def _in_category(category: Any, character: str) -> bool:
     return tests[category]
 
 
-def _other_than(excluded: set[str]) -> str:
-    for code in (*range(0x61, 0x7B), *range(0x20, 0x61), *range(0x7B, 0x7F), *range(0xA1, 0x2000)):
-        if chr(code) not in excluded:
-            return chr(code)
+def _other_than(excluded: int) -> str:
+    for span in _PREFERRED:
+        if left := _mask(*span) & ~excluded:
+            return chr((left & -left).bit_length() - 1)
     raise RegexError("has a set that leaves no character")

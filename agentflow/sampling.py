@@ -21,8 +21,13 @@ def settled(*sources: SamplingConfig) -> Sampling:
     """The defaults that `sources` make, the most important of them first."""
     wanted = given(merged(*sources))
     if "top_k" in wanted:
-        wanted["top_k"] = max(0, wanted["top_k"])  # -1 is vLLM's other word for all tokens
+        wanted["top_k"] = plain_top_k(wanted["top_k"])
     return replace(Sampling(), **wanted)
+
+
+def plain_top_k(given: int) -> int:
+    """`given` as `Sampling` has it: -1 is vLLM's other word for all tokens, which is 0."""
+    return max(0, given)
 
 
 def merged(*sources: SamplingConfig) -> SamplingConfig:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import unquote
 
 BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords whose value is an object of schemas."""
@@ -55,28 +56,44 @@ def parts(schema: Any) -> Iterator[tuple[str, str, Any]]:
 
 def flaw(root: Any) -> str | None:
     """What makes `root` no valid schema, with the place where it is (`#/properties/a`), or None."""
-    pending: list[tuple[str, Any]] = [("#", root)]
+    pending: list[tuple[_Place, Any]] = [(None, root)]
     while pending:
         place, schema = pending.pop()
         if isinstance(schema, bool):
             continue
         if not isinstance(schema, dict):
-            return f"{place} must be a schema (an object or a boolean)"
+            return f"{_written(place)} must be a schema (an object or a boolean)"
         for keyword, value in schema.items():
             form = _FORMS.get(keyword)
             if form is not None and not form[1](value):
-                return f"{place}/{keyword} must be {form[0]}"
+                return f"{_written((place, keyword))} must be {form[0]}"
         for keyword, name, part in parts(schema):
-            pending.append((f"{place}/{keyword}/{name}" if name else f"{place}/{keyword}", part))
+            pending.append(((place, f"{keyword}/{name}" if name else keyword), part))
     return None
 
 
+_Place = tuple[Any, str] | None
+"""The place of a schema: that of the one around it, and the way from there. Written out it would be as long, for each
+of thousands of schemas, as all the names around it."""
+
+
+def _written(place: _Place) -> str:
+    steps: list[str] = []
+    while place is not None:
+        place, step = place
+        steps.append(step)
+    return "/".join(("#", *reversed(steps)))
+
+
 def resolve(root: Any, reference: str) -> Any:
-    """What a local reference (`#`, `#/...`) points to. Raises LookupError where it leads nowhere or is not local."""
+    """What a local reference (`#`, `#/...`) points to. Raises LookupError where it leads nowhere or is not local.
+
+    It is a part of a URI, in which `%5B` is a bracket, as for every validator: another reading would lead elsewhere.
+    """
     if reference != "#" and not reference.startswith("#/"):
         raise LookupError(reference)
     node = root
-    for part in reference.split("/")[1:]:
+    for part in unquote(reference).split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
         if isinstance(node, dict) and key in node:
             node = node[key]

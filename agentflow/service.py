@@ -37,7 +37,7 @@ from agentflow.model import Model, ServedModel
 from agentflow.plan import Plan, check_alternatives, check_token_ids, check_vocabulary, next_seed, tool_use
 from agentflow.run import Run, RunStatus
 from agentflow.scheduler import Scheduler, Seat
-from agentflow.status import Room, ServiceStatus
+from agentflow.status import Capacity, ServiceStatus
 from agentflow.stream import Choice, RunStream
 from agentflow.tokenizer import Tokenizer
 
@@ -330,10 +330,10 @@ class Service:
         found = self._names.get(model)
         return found.served.sampling if found is not None else Sampling()
 
-    def room(self, model: str | None) -> Room:
+    def capacity(self, model: str | None) -> Capacity:
         """What is still admitted for `model` (a name or an alias), or for all models where it is unknown."""
         found = self._names.get(model) if model is not None else None
-        return self._scheduler.room(found.pool if found is not None else None)
+        return self._scheduler.capacity(found.pool if found is not None else None)
 
     def status(self) -> ServiceStatus:
         """A snapshot that costs no round trip to an engine."""

@@ -43,11 +43,11 @@ class ModelStatus(Struct, frozen=True):
     sampling: dict[str, float] = {}
 
 
-class Room(Struct, frozen=True):
+class Capacity(Struct, frozen=True):
     """What the scheduler admits at a time and what of it is free now, in requests (runs) and in prompt tokens that wait.
 
     Requests are those that run and those that wait. Each `reset_s` is the estimate, in seconds, of when all of it will be
-    free if nothing else comes.
+    free if nothing else comes; while nothing is admitted, of when to ask again.
     """
 
     requests: int

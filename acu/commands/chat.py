@@ -7,22 +7,26 @@ import sys
 import time
 from typing import Any
 
-from acu.chat import Conversation, Printer, Settings, answer, explain
+from msgspec.structs import replace
+
+from acu.chat import MAX_TOKENS, Conversation, Printer, Settings, answer, explain
 from acu.client import Client
 from acu.commands import exits
 from acu.commands.options import add_target_options, target_of
 from acu.errors import AcuError, ApiError, UnknownAnswer
-from acu.terminal import LineReader, PipeReader, TerminalReader
+from acu.terminal import LineReader, PipeReader, ProgressLine, TerminalReader, aside
 
 READY_POLL_S = 0.25
 READY_TIMEOUT_S = 10.0  # /readyz answers at once, however busy the engines are
 
+LIMIT = f"longest answer in tokens; default: {MAX_TOKENS}, or what is left of the model's context if that is less"
 HELP = """\
 /system TEXT   set the system message (no TEXT: remove it) and begin anew
 /model NAME    talk to another model (no NAME: list them)
 /clear         begin anew
 /help          this
-/quit          leave (so does ctrl-D); ctrl-C stops an answer; alt-enter or a final \\ begins a new line"""
+/quit          leave (so does ctrl-D)
+Ctrl-C stops an answer; alt-enter or a final \\ begins a new line."""
 
 
 def add_arguments(subparsers: Any) -> None:
@@ -40,7 +44,7 @@ def add_arguments(subparsers: Any) -> None:
     parser.add_argument("--model", metavar="NAME", default="large", help="name or alias of the model (default: large)")
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--temperature", metavar="T", type=float, help="0 is deterministic; default: the model's")
-    parser.add_argument("--max-tokens", metavar="N", type=count, help="longest answer in tokens")
+    parser.add_argument("--max-tokens", metavar="N", type=count, help=LIMIT)
     parser.add_argument("--no-wait", action="store_true", help="fail instead of waiting while the model loads")
 
 
@@ -70,9 +74,11 @@ def once(client: Client, settings: Settings, conversation: Conversation, text: s
     if not message:
         raise AcuError("there is no text to answer: `acu chat --once TEXT`, or `-` and text on standard input")
     try:
-        answer(client, settings, conversation.with_user(message), Printer())
+        cut = answer(client, settings, conversation.with_user(message), Printer())
     except KeyboardInterrupt:
         return exits.INTERRUPTED
+    if cut:
+        aside(cut.where)
     return exits.OK
 
 
@@ -81,20 +87,18 @@ def wait_until_ready(client: Client, *, wait: bool = True) -> None:
 
     Nothing is shown when they do already.
     """
-    from acu.terminal import ProgressLine
-
     with ProgressLine() as line:
         while True:
             readiness = client.get("/readyz", accept=(200, 503))
             try:
                 if readiness["ready"]:
                     return
-                text = loading_text(readiness)
+                text, stage = loading_text(readiness), loading_stage(readiness)
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 raise UnknownAnswer("/readyz") from error
             if not wait:
                 raise AcuError(f"not ready: {text}")
-            line.show(text)
+            line.show(text, stage)
             time.sleep(READY_POLL_S)
 
 
@@ -107,6 +111,12 @@ def loading_text(readiness: dict[str, Any]) -> str:
             parts.append(f"{model['model']}: {model['stage']}{share}")
     text = "loading " + ", ".join(parts) if parts else str(readiness.get("reason") or "not ready")
     return f"{text}; {readiness['preloading']}" if readiness.get("preloading") else text
+
+
+def loading_stage(readiness: dict[str, Any]) -> tuple[str, ...]:
+    """What /readyz says, without how far each stage is."""
+    stages = tuple(f"{model['model']}: {model['stage']}" for model in readiness.get("models", []))
+    return stages or (str(readiness.get("reason")),)
 
 
 class Chat:
@@ -137,7 +147,9 @@ class Chat:
     def _say(self, text: str) -> None:
         printer = Printer()
         try:
-            answer(self._client, self._settings, self._conversation.with_user(text), printer)
+            cut = answer(self._client, self._settings, self._conversation.with_user(text), printer)
+            if cut:
+                self._reader.note(cut.where + (", or say: go on" if cut.may_go_on else "; /clear begins anew"))
         except KeyboardInterrupt:
             self._reader.note("(stopped)")
         except ApiError as error:
@@ -175,7 +187,9 @@ class Chat:
         if not name:
             self._reader.note(f"served: {', '.join(known)}; now: {self._settings.model}")
             return
-        self._settings = Settings(
-            model=name, temperature=self._settings.temperature, max_tokens=self._settings.max_tokens
-        )
-        self._reader.note(f"talking to {name}" + ("" if name in known else " (if it is an alias of a served model)"))
+        if name not in known:
+            self._failed = True  # what follows in a pipe goes to a model that was not meant
+            self._reader.note(f"{name} is not served; served: {', '.join(known)}; now: {self._settings.model}")
+            return
+        self._settings = replace(self._settings, model=name)
+        self._reader.note(f"talking to {name}")

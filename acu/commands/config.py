@@ -12,10 +12,13 @@ import msgspec
 
 from acu.commands import exits
 from acu.commands.options import add_config_option
+from acu.commands.output import out
 from acu.config import AcuConfig, LoadedConfig, load, process_environment
 from acu.config.fields import Field, fields_of, nearest
 from acu.errors import ConfigError
+from acu.ground import check
 from acu.hardware import gpu_present
+from acu.logs import printable
 
 REFERENCE_HEAD = """\
 # Configuration
@@ -28,9 +31,9 @@ One YAML file, of which every part may be left out. The first that is named or f
 - A `models` section in the file replaces the default models as a whole.
 - Unknown keys, unknown `ACU_` variables and ill-typed values are refused; the message names the nearest known key.
 - Paths may begin with `~`; relative ones count from the file's folder.
-- `acu config check FILE` tells everything for which `acu serve -c FILE` would not start, `acu config show` the effective
-  values and where each came from, `acu config get network.unix_socket` one effective value, `acu config schema` prints the
-  JSON schema. This page is the output of `acu config reference`.
+- `acu config check FILE` tells every problem for which `acu serve -c FILE` would not start, ports and sockets aside;
+  `acu config show` the effective values and where each came from, `acu config get network.unix_socket` one effective value;
+  `acu config schema` prints the JSON schema. This page is the output of `acu config reference`.
 """
 
 
@@ -38,9 +41,10 @@ DESCRIPTION = """\
 Check and show the configuration. Which file is read, and what overrides it: see `acu --help`.
 """
 CHECK_DESCRIPTION = """\
-Tell everything for which `acu serve -c FILE` would refuse to start: unknown keys and ill-typed values, keys and
-certificates that cannot be used, models that are missing or do not fit, an audit log that cannot be written. Nothing is
-started, made or changed, and no port or socket is looked at. Variables ACU_SECTION__FIELD count only when no FILE is given.
+Tell every problem for which `acu serve -c FILE` would refuse to start, as far as looking at files and memory tells: unknown
+keys and ill-typed values, keys and certificates that cannot be used, models that are missing or do not fit, an audit log
+that may not be written. No port or socket is tried, nothing is made, and nothing opened for writing (so a pipe that nobody
+reads passes as an audit log). Variables ACU_SECTION__FIELD count only when no FILE is given.
 """
 
 
@@ -52,7 +56,7 @@ def add_arguments(subparsers: Any) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     check = actions.add_parser(
         "check",
-        help="whether `acu serve` would start: exit code 0, or 2 with every problem",
+        help="what `acu serve` would refuse: exit code 0, or 2 with every problem",
         description=CHECK_DESCRIPTION,
         allow_abbrev=False,
     )
@@ -71,34 +75,33 @@ def add_arguments(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the action. Problems of a configuration come as ConfigError."""
     if args.action == "schema":
-        _out(json.dumps(msgspec.json.schema(AcuConfig), indent=2))
+        out(json.dumps(msgspec.json.schema(AcuConfig), indent=2))
     elif args.action == "reference":
-        _out(reference().rstrip())
+        out(reference().rstrip())
     elif args.action == "check":
         check_file(args.file or args.config)
     else:
         loaded = load(process_environment(), file=args.config, gpu_present=gpu_present())
         if args.action == "get":
             value = value_at(loaded, args.field)
-            _out(value if isinstance(value, str) else json.dumps(value))
+            out(value if isinstance(value, str) else json.dumps(value))
         else:
-            _out(as_json(loaded) if args.json else as_table(loaded))
+            out(as_json(loaded) if args.json else as_table(loaded))
     return exits.OK
 
 
 def check_file(named: Path | None) -> None:
-    """Look for everything that a start would refuse. Raises ConfigError or StartRefused, with all of it.
+    """Look for what a start would refuse. Raises ConfigError or StartRefused, with all of it.
 
     A file that is named is judged by itself: variables that set fields here may be set otherwise where it is used.
     """
-    from acu.ground import check
-
     environ = process_environment()
     if named is not None:
         environ = {name: value for name, value in environ.items() if not name.startswith("ACU_")}
     loaded = load(environ, file=named, gpu_present=gpu_present())
-    check(loaded.config)
-    _out(f"{loaded.file or 'the defaults (there is no file)'}: valid")
+    for warning in check(loaded.config):
+        sys.stderr.write(f"acu: {printable(warning)}\n")
+    out(f"{loaded.file or 'the defaults (there is no file)'}: valid")
 
 
 def value_at(loaded: LoadedConfig, path: str) -> Any:
@@ -142,12 +145,8 @@ def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
 
 
 def origin_of(path: str, loaded: LoadedConfig) -> str:
-    """Where the value at `path` came from: the nearest of its sections that has an origin of its own, or default."""
-    while path:
-        if path in loaded.origins and not path.endswith(("network", "gpu", "models", "scheduler", "daemon")):
-            return loaded.origins[path]
-        path = path.rpartition(".")[0] if ".engine_args." in path else ""
-    return "default"
+    """Where the value at `path` came from."""
+    return loaded.origins.get(path, "default")
 
 
 def reference() -> str:
@@ -169,7 +168,3 @@ def reference() -> str:
             table.append(field)
     flush()
     return "\n".join(sections)
-
-
-def _out(text: str) -> None:
-    sys.stdout.write(text + "\n")

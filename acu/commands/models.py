@@ -7,7 +7,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,23 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeElapsedColu
 from rich.progress import Progress as Bars
 
 from acu import models
-from acu.client import Client, Target
 from acu.commands import exits
-from acu.commands.options import add_config_option, add_socket_option, sockets_of
-from acu.errors import ApiError, DaemonSilent, DaemonUnreachable, ModelError, ModelInUse, UnknownAnswer
+from acu.commands.options import add_config_option
+from acu.commands.output import out
+from acu.config import load, model_names, process_environment
+from acu.errors import ModelError
+from acu.hardware import gpu_present
 from acu.models.progress import Progress, human
+from acu.terminal import columns
+from agentflow.config import ModelConfig
 
 DESCRIPTION = """\
 The models on this machine. A model is named by the catalogue (`acu models list`), by a hub id (organisation/name), or,
-with `pull NAME --from FOLDER`, by you. Only safetensors are accepted, and no model brings code of its own.
+with `pull NAME --from FOLDER`, by you; `verify`, `rm` and `preload` also take the names under which the configuration
+serves it, such as `large`. Only safetensors are accepted, and no model brings code of its own.
 """
 _PLAIN_EVERY_S = 5.0
-_ASK_TIMEOUT_S = 5.0
+_FEWEST_COLUMNS = 4
 
 
 def add_arguments(subparsers: Any) -> None:
@@ -48,58 +53,47 @@ def add_arguments(subparsers: Any) -> None:
     remove = actions.add_parser(
         "rm",
         help="delete models from this machine",
-        description="Delete models from this machine. A model that a running daemon serves is kept.",
+        description="Delete models from this machine, in order. The first that a running daemon serves is kept, and ends the "
+        "command.",
     )
     remove.add_argument("names", metavar="NAME", nargs="+", help="as `acu models list` shows it")
     remove.add_argument("--force", action="store_true", help="also models that a running daemon serves")
-    add_socket_option(remove)
     preload = actions.add_parser("preload", help="read a model's weights into memory, so that it starts faster")
     preload.add_argument("names", metavar="NAME", nargs=1, help="as `acu models list` shows it, or a folder's path")
     for action in (show, pull, verify, remove, preload):
         add_config_option(action)
 
 
-def run(args: argparse.Namespace, cache_dir: Path) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run one action on the cache. Raises ModelError for what fails."""
+    config = load(process_environment(), file=args.config, gpu_present=gpu_present()).config
+    cache_dir = Path(config.gpu.model_cache_dir)
     if args.action == "list":
         rows = listing(cache_dir)
-        _out(json.dumps(rows, indent=2) if args.json else table(rows))
+        out(json.dumps(rows, indent=2) if args.json else table(rows, columns(sys.stdout)))
         return exits.OK
+    if args.action == "pull":
+        return _pull(args, cache_dir)
+    named = [meant(name, config.models, cache_dir) for name in args.names]
     if args.action == "rm":
-        return _remove(args, cache_dir)
+        return _remove(named, cache_dir, served=args.force)
     if args.action == "verify":
-        return _verify(args.names, cache_dir)
-    if args.action == "preload":
-        return _preload(args.names[0], cache_dir)
-    return _pull(args, cache_dir)
+        return _verify(named, cache_dir)
+    return _preload(named[0], cache_dir)
 
 
-def _remove(args: argparse.Namespace, cache_dir: Path) -> int:
-    if not args.force:
-        refuse_served(args.names, cache_dir, sockets_of(args))
-    for name in args.names:
-        models.remove(name, cache_dir)
-        _out(f"{name}: removed")
+def meant(name: str, configured: Mapping[str, ModelConfig], cache_dir: Path) -> str:
+    """The model that `name` means: a model's own name first, then a key, alias or served name of the configuration."""
+    if models.by_name(name) or name.replace("/", "--") in models.names(cache_dir):
+        return name
+    return next((model.model for key, model in configured.items() if name in model_names(key, model)), name)
+
+
+def _remove(names: list[str], cache_dir: Path, *, served: bool) -> int:
+    for name in names:
+        models.remove(name, cache_dir, served=served)
+        out(f"{name}: removed")
     return exits.OK
-
-
-def refuse_served(names: list[str], cache_dir: Path, sockets: tuple[Path, ...]) -> None:
-    """Raise ModelInUse when a daemon at one of the sockets serves one of the models, or does not say."""
-    for socket in dict.fromkeys(sockets):
-        try:
-            daemon = Client(Target(sockets=(socket,)), _ASK_TIMEOUT_S).get("/acu/v1/status")["daemon"]
-            pid, served = daemon["pid"], {Path(folder).resolve() for folder in daemon["model_folders"]}
-        except (DaemonSilent, ApiError, UnknownAnswer, LookupError, TypeError) as error:
-            why = f"the daemon at {socket} does not tell what it serves ({error}); --force removes all the same"
-            raise ModelInUse(f"nothing is removed: {why}") from error
-        except DaemonUnreachable:  # nobody listens, or another user's daemon, which has a cache of its own
-            continue
-        for name in names:
-            if models.folder_of(name, cache_dir).resolve() in served:
-                raise ModelInUse(
-                    f"nothing is removed: {name} is served by the daemon at {socket} (pid {pid}); stop it first, or take "
-                    "the model out of its configuration and restart it; --force removes it all the same"
-                )
 
 
 def listing(cache_dir: Path) -> list[dict[str, Any]]:
@@ -113,27 +107,26 @@ def listing(cache_dir: Path) -> list[dict[str, Any]]:
     return rows + [_state(name, cache_dir) for name in models.names(cache_dir) if name not in known]
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """The listing for people."""
-    lines = [("NAME", "FOR", "SIZE", "CONTEXT", "LICENCE", "LANGUAGES", "STATE")]
+def table(rows: list[dict[str, Any]], width: int | None = None) -> str:
+    """The listing for people. The last columns, which are the least needed, are left out where `width` is too narrow."""
+    lines = [("NAME", "FOR", "SIZE", "STATE", "CONTEXT", "LICENCE", "LANGUAGES")]
     for row in rows:
         languages = row.get("languages", ("?",))
-        state = row["state"] if row["state"] != "absent" else f"{human(row['size_bytes'])} to download"
         lines.append(
             (
                 row["name"],
                 row.get("role", "?"),
                 human(row.get("installed_bytes") or row["disk_bytes"]),
+                "to pull" if row["state"] == "absent" else row["state"],
                 str(row.get("context_tokens", "?")),
                 row.get("licence", "?"),
-                ", ".join(languages[:3]) + (f" +{len(languages) - 3}" if len(languages) > 3 else ""),
-                state,
+                languages[0] + (f" +{len(languages) - 1}" if len(languages) > 1 else ""),
             )
         )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    while width is not None and len("  ".join(" " * w for w in widths)) > width and len(widths) > _FEWEST_COLUMNS:
+        widths.pop()
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
 def _state(name: str, cache_dir: Path) -> dict[str, Any]:
@@ -160,35 +153,35 @@ def _pull(args: argparse.Namespace, cache_dir: Path) -> int:
         with progress_bars(name) as progress:
             model = models.pull(name, cache_dir, progress, folder=args.folder, force=args.force)
         seconds = time.monotonic() - started
-        _out(f"{model.name}: ready, {human(model.size_bytes)} in {model.path} ({seconds:.1f} s)")
+        out(f"{model.name}: ready, {human(model.size_bytes)} in {model.path} ({seconds:.1f} s)")
     return exits.OK
 
 
 def _verify(names: list[str], cache_dir: Path) -> int:
     code = exits.OK
     if not (names := names or list(models.names(cache_dir))):
-        _out(f"no model is in {cache_dir}: there is nothing to verify")
+        out(f"no model is in {cache_dir}: there is nothing to verify")
     for name in names:
         try:
             with progress_bars(name) as progress:
                 model = models.verify(name, cache_dir, progress)
         except ModelError as error:
-            _out(f"{name}: {error}")
+            out(f"{name}: {error}")
             code = exits.FAILED
         else:
-            _out(f"{model.name}: every file is as it was pulled, {human(model.size_bytes)}")
+            out(f"{model.name}: every file is as it was pulled, {human(model.size_bytes)}")
     return code
 
 
 def _preload(name: str, cache_dir: Path) -> int:
     with progress_bars(name) as progress:
         done = models.preload(models.locate(name, cache_dir).path, progress)
-    _out(f"{name}: {human(done.bytes)} read in {done.seconds:.2f} s ({done.mb_s:.0f} MB/s)")
+    out(f"{name}: {human(done.bytes)} read in {done.seconds:.2f} s ({done.mb_s:.0f} MB/s)")
     return exits.OK
 
 
 @contextlib.contextmanager
-def progress_bars(name: str = "model") -> Iterator[Progress]:
+def progress_bars(name: str) -> Iterator[Progress]:
     """A progress callback for one model: a bar on a terminal, now and then a line elsewhere. Both on standard error."""
     if not sys.stderr.isatty():
         yield _Lines(name)
@@ -241,8 +234,3 @@ class _Lines:
         sys.stderr.write(f"{self._name}: {stage}{amount}{elapsed}\n")
         sys.stderr.flush()
         self._stage, self._last = stage, now
-
-
-def _out(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()

@@ -17,23 +17,26 @@ def add_config_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_socket_option(parser: argparse.ArgumentParser) -> None:
-    """`--socket PATH`, for `sockets_of`."""
-    parser.add_argument("--socket", metavar="PATH", type=Path, help="the daemon's unix socket")
-
-
 def add_target_options(parser: argparse.ArgumentParser) -> None:
     """Options that say which daemon is meant."""
     add_config_option(parser)
-    add_socket_option(parser)
+    parser.add_argument("--socket", metavar="PATH", type=Path, help="the daemon's unix socket")
     parser.add_argument("--url", help="the daemon's address, such as http://127.0.0.1:8228, instead of a socket")
-    parser.add_argument("--api-key-file", metavar="FILE", type=Path, help="file with an API key (for --url)")
-    parser.add_argument("--api-key", metavar="KEY", help="the API key itself; other users can see it in `ps`")
+    parser.add_argument("--api-key-file", metavar="FILE", type=Path, help="file with an API key")
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="the API key itself, which other users can see in `ps`; for --url, the variable ACU_API_KEY is the default",
+    )
     parser.add_argument("--ca-file", metavar="FILE", type=Path, help="certificate to trust, for https")
 
 
 def target_of(args: argparse.Namespace) -> Target:
-    """The daemon that the options mean: a URL, a socket, the configured socket, else where sockets usually are."""
+    """The daemon that the options mean: a URL, a socket, the configured socket, else where sockets usually are.
+
+    The key of the environment goes with a URL alone: over the socket the daemon's user needs none, and a lesser key would
+    take from what that user may do.
+    """
     key = args.api_key
     if args.api_key_file is not None:
         try:
@@ -42,6 +45,7 @@ def target_of(args: argparse.Namespace) -> Target:
             why = error.strerror if isinstance(error, OSError) else "it is no text"
             raise ConfigError([f"--api-key-file: {args.api_key_file} cannot be read: {why}"]) from error
     if args.url is not None:
+        key = key or process_environment().get("ACU_API_KEY", "").strip() or None
         return Target(url=args.url.rstrip("/"), api_key=key, ca_file=args.ca_file)
     return Target(sockets=sockets_of(args), api_key=key)
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
 from acu.commands.options import add_config_option
 from acu.config import LoadedConfig, load, process_environment
-from acu.errors import ModelError, StartRefused
+from acu.errors import ModelIncomplete, StartRefused
 from acu.hardware import gpu_present
 from acu.logs import printable
+from acu.models import is_path, locate, pull
+from acu.served import scripted
 
 DESCRIPTION = """\
 Run the daemon in the foreground. It accepts on a unix socket and on 127.0.0.1 at once; requests that come while models
 load wait for them. Ctrl-C or SIGTERM lets running answers finish, a second one breaks them off. SIGHUP reads the API keys
-again.
+and the TLS certificate again, and the log names what else has changed and needs a restart.
 """
 
 
@@ -53,12 +57,24 @@ def add_arguments(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run until a signal comes. Raises ConfigError, StartRefused."""
-    from acu import daemon
+    from acu import daemon  # not for --help
 
     loaded = configuration(args)
     if args.pull:
         pull_missing(loaded)
-    return daemon.serve(loaded, process_environment(), reload=lambda: configuration(args), announce=tell)
+    leave(daemon.serve(loaded, process_environment(), reload=lambda: configuration(args), announce=tell))
+
+
+def leave(code: int) -> NoReturn:
+    """End the process, whose work is done and whose logs are written, as it stands.
+
+    To take a million objects and vLLM's libraries apart takes the interpreter a good while, and some of these libraries
+    write what they think of it to standard error.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def configuration(args: argparse.Namespace) -> LoadedConfig:
@@ -79,8 +95,6 @@ def configuration(args: argparse.Namespace) -> LoadedConfig:
     if args.script and args.engine != "scripted":
         raise StartRefused(f"--script: {args.script} is for the scripted engine; add --engine scripted")
     if args.engine == "scripted":
-        from acu.served import scripted
-
         script = str(Path(args.script).absolute()) if args.script else None
         models = scripted(loaded.config.models, script)
         loaded = replace(loaded, config=replace(loaded.config, models=models))
@@ -88,17 +102,19 @@ def configuration(args: argparse.Namespace) -> LoadedConfig:
 
 
 def pull_missing(loaded: LoadedConfig) -> None:
-    """Pull every catalogue model that is not in the cache, with progress."""
+    """Pull every model of the catalogue or the hub that is not in the cache, or not whole, with progress.
+
+    A folder cannot be pulled: what is wrong with it is for the start to say. Raises ModelError.
+    """
     from acu.commands.models import progress_bars  # rich, only here
-    from acu.models import locate, pull
 
     cache_dir = Path(loaded.config.gpu.model_cache_dir)
     for key, model in loaded.config.models.items():
-        if model.engine == "scripted":
+        if model.engine == "scripted" or is_path(model.model):
             continue
         try:
             locate(model.model, cache_dir)
-        except ModelError:
+        except ModelIncomplete:
             sys.stderr.write(f"acu: models.{key}: pulling {model.model}\n")
             with progress_bars(model.model) as progress:
                 pull(model.model, cache_dir, progress)

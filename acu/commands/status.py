@@ -1,4 +1,7 @@
-"""`acu status`: what the daemon does, as a table, as JSON, or again and again."""
+"""`acu status`: what the daemon does, as a table, as JSON, or again and again.
+
+rich is imported where a table is drawn: `--json`, which scripts call, does without the time that it takes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with values that are each well-typed. Pure: looks at no file."""
+"""What is wrong with values that are each well-typed, and do not go together. Pure: looks at no file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 from acu.config.fields import Problem, shown
 from acu.config.sections import AcuConfig, NetworkConfig, model_names, model_role, split_address
 from agentflow.config import ModelConfig
+from agentflow.sampling import given
 
 SOCKET_PATH_BYTES = 107  # sun_path, less its final zero
 
 
 def contradictions(config: AcuConfig) -> list[Problem]:
-    """What is wrong with values that are each well-typed. Looks at no file."""
+    """The problems of a whole configuration."""
     network = config.network
     found: list[Problem] = []
     if network.bind_addr is None and network.unix_socket is None:
@@ -59,12 +60,15 @@ def exposure_problems(network: NetworkConfig, host: str) -> list[str]:
 
 
 def model_problems(models: Mapping[str, ModelConfig]) -> list[Problem]:
-    """Names that two models claim, and engines that do not fit a role."""
+    """Names that two models claim, and what does not fit a model's role."""
     found: list[Problem] = []
     owners: dict[str, str] = {}
     for key, model in models.items():
         if model.engine == "encoder" and model_role(key, model) == "chat":
             found.append(Problem(f"models.{key}.engine", "'encoder' makes vectors, and the role is chat; use vllm"))
+        if model_role(key, model) == "embed" and given(model.sampling):
+            text = "is for models that generate, and the role is embed; take it out"
+            found.append(Problem(f"models.{key}.sampling", text))
         for name in model_names(key, model):
             if owners.setdefault(name, key) != key:
                 text = f"the name {name!r} belongs to models.{owners[name]} too; set served_name or aliases apart"

@@ -1,4 +1,4 @@
-"""Strict YAML: text to plain values, and one value laid over a document.
+"""Strict YAML: a file's bytes to plain values, and one value laid over a document.
 
 A subset of YAML 1.2: mappings, sequences and scalars. `true`/`false` alone are booleans (`no` and `off` are text),
 numbers with a leading zero are text (a file mode stays `0660`), and what could surprise or explode is refused:
@@ -7,7 +7,10 @@ duplicate keys, anchors, aliases, merge keys, tags, documents over a megabyte.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,11 +31,26 @@ INT = re.compile(r"^[-+]?(0|[1-9][0-9]{0,18})$")
 FLOAT = re.compile(r"^[-+]?(0|[1-9][0-9]*)?(\.[0-9]+)?([eE][-+]?[0-9]{1,3})?$")
 
 
+def read_regular(path: Path) -> tuple[bytes, int]:
+    """(at most MAX_BYTES and one, st_mode) of a regular file. Never waits: nobody may ever write into a FIFO.
+
+    Raises OSError, also for what is not a regular file.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return file.read(MAX_BYTES + 1), mode
+    finally:
+        os.close(fd)
+
+
 def read_document(path: Path) -> tuple[dict[str, Any], dict[str, int], list[Problem]]:
     """(values, line of each dotted path, problems) of a file. Raises ConfigError when it is no YAML mapping."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        content, _ = read_regular(path)
     except OSError as error:
         raise ConfigError([f"{path}: cannot be read: {error.strerror}"]) from error
     if len(content) > MAX_BYTES:

@@ -105,7 +105,7 @@ def nearest(key: str, known: dict[str, Any]) -> str:
     """The hint that names the known key most like `key`, or lists them all."""
     import difflib  # only on the way to an error message
 
-    close = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
 
 

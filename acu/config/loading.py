@@ -6,7 +6,6 @@ A `models` section in the file replaces the default one as a whole; variables an
 
 Nothing is guessed: an unknown key, an ill-typed value, a duplicate key or an unknown ACU_ variable is a problem that
 names its path, and all problems of a configuration are told at once (`ConfigError.problems`).
-Paths may begin with `~`; relative ones count from the file's folder, or from the working folder if given elsewhere.
 """
 
 from __future__ import annotations
@@ -26,15 +25,16 @@ from acu.config.places import anchor_paths, anchored, home_folder, with_places
 from acu.config.sections import AcuConfig
 from acu.errors import ConfigError
 
-EXEMPT = ("ACU_CONFIG", "ACU_DAEMON_PID", "ACU_ENGINE_OUTPUT")  # not fields; ACU_TEST_* is left to the tests as well
+# Not fields; ACU_TEST_* is left to the tests as well.
+EXEMPT = ("ACU_API_KEY", "ACU_CONFIG", "ACU_DAEMON_PID", "ACU_ENGINE_OUTPUT")
 SYSTEM_FILE = Path("/etc/acu/acu.yaml")
 
 
 class LoadedConfig(Struct, frozen=True):
     """A configuration, its file if there was one, and where each value came from (dotted path -> origin).
 
-    An origin is `default`, the file's path with a line, the name of a variable, or a command-line flag; a path that
-    is not in `origins` is a default.
+    An origin is the file's path with a line, the name of a variable, or a command-line flag. Sections have one as well as
+    fields; a field that is not in `origins` has its default.
     """
 
     config: AcuConfig
@@ -66,7 +66,8 @@ def load(
     origins = {path: f"{found}:{line}" for path, line in lines.items()}
     for path, origin, value in (*variables(environ, problems), *((p, *f) for p, f in (flags or {}).items())):
         overlay(document, path, anchored(path, value, Path.cwd()), origin, problems)
-        origins[path] = origin
+        origins = {known: of for known, of in origins.items() if known != path and not known.startswith(f"{path}.")}
+        origins |= dict.fromkeys(paths_in(value, path), origin)
     problems += unfit_texts(document) or check(document, AcuConfig)
     if not problems:
         config = msgspec.convert(document, AcuConfig)
@@ -100,6 +101,14 @@ def variables(environ: Mapping[str, str], problems: list[Problem]) -> Iterator[t
             continue
         path = ".".join(parts)
         yield path, name, parse_value(name, environ[name], problems)
+
+
+def paths_in(value: Any, path: str) -> Iterator[str]:
+    """The dotted paths of a value that lies at `path`, and of everything in it."""
+    yield path
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from paths_in(inner, f"{path}.{key}")
 
 
 def default_models(gpu_present: bool) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Where files lie: what a path in the configuration counts from, and what `auto` stands for.
 
-Paths may begin with `~`; relative ones count from the file's folder, or from the working folder if given elsewhere.
+Paths may begin with `~`; relative ones count from the file's folder, or from the working folder if a variable or a flag
+gives them.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class NetworkConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     api_keys_file: Annotated[
         str | None,
         Meta(
-            description="YAML file of API keys, not readable by others (mode 600, 640); read again on SIGHUP. null: none asked."
+            description="YAML file of API keys, closed to others (mode 600 or 640); read again on SIGHUP. null: none asked."
         ),
     ] = None
     tls_cert_file: Annotated[
@@ -56,7 +56,7 @@ class NetworkConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         ),
     ] = 16
     header_timeout_s: Annotated[
-        Seconds, Meta(description="Seconds in which a connection must have sent its request's headers.")
+        Seconds, Meta(description="Seconds for a request's headers, and for a TLS handshake.")
     ] = 15.0
     body_timeout_s: Annotated[Seconds, Meta(description="Seconds in which a request's body must have arrived.")] = 60.0
     idle_timeout_s: Annotated[
@@ -115,7 +115,9 @@ class DaemonConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     ] = "info"
     audit_log: Annotated[
         str | None,
-        Meta(description="File to which one JSON line a request is appended: who, what, when; no content. null: none."),
+        Meta(
+            description="File of one JSON line a request: who, what, when; no content. Opened again on SIGHUP. null: none."
+        ),
     ] = None
 
 

@@ -1,7 +1,7 @@
 """Face: from an HTTP request to an answer, whatever happens on the way.
 
 `handle` is all that the server calls. In order: name the request, find its route, decide whether the caller may come
-in, read the body within its bounds and weigh it, call the endpoint; and whatever that raises becomes an answer in
+in, read the body within its bounds and price it, call the endpoint; and whatever that raises becomes an answer in
 OpenAI's error shape. When the client goes away, the server cancels `handle`; the endpoint's own `finally` closes the
 run, and the request is told of with status 499.
 """
@@ -15,13 +15,13 @@ from aiohttp import web
 
 from acu.http import admin, chat, completions, embeddings, health, models, openapi
 from acu.http.audit import Hooks, Journal
-from acu.http.auth import Gate, Keys
+from acu.http.auth import Gate, Keys, MissingScope
 from acu.http.bodies import Bodies
 from acu.http.errors import HttpError, translate
-from acu.http.exchange import Exchange, Peer
+from acu.http.exchange import END_REASON, Exchange, Peer
 from acu.http.route import Route, Table
 from acu.http.settings import HttpSettings
-from acu.http.wire.weight import check_weight
+from acu.http.wire.decode_cost import check_cost
 from agentflow.service import Service
 
 CLIENT_GONE = 499
@@ -40,20 +40,16 @@ class Face:
         self._gate = Gate(keys, settings.allowed_hosts)
         self._bodies = Bodies(settings)
         self._service = service
-        self._table = Table(_routes(settings, service, self._hooks))
+        self._table = Table(_routes(service, self._hooks))
 
     async def handle(self, request: web.BaseRequest, peer: Peer) -> web.StreamResponse:
         """Answer one request. Raises only when the connection is gone."""
         exchange = Exchange(request, peer, closing=self.draining)
         try:
             return await self._answer(exchange)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, ConnectionError):
             exchange.status = CLIENT_GONE
-            exchange.end_reason = exchange.end_reason or "client_gone"
-            raise
-        except ConnectionError:
-            exchange.status = CLIENT_GONE
-            exchange.end_reason = exchange.end_reason or "client_gone"
+            exchange.end_reason = exchange.end_reason or request.get(END_REASON, "client_gone")
             raise
         finally:
             self._journal.request_ended(exchange.record())
@@ -65,14 +61,19 @@ class Face:
             if isinstance(route, web.Response):
                 return route
             exchange.caller = self._gate.admit(exchange.request, exchange.peer, route.scope)
+            if route.rate_limited:
+                exchange.capacity = self._service.capacity
             if route.body is None:
                 return await route.endpoint(exchange)
             with self._bodies.of(exchange.request) as body:
                 exchange.body = await body.read()
-                await check_weight(exchange.body)
+                await check_cost(exchange.body)
                 return await route.endpoint(exchange)
         except ConnectionError:
             raise
+        except MissingScope as error:
+            exchange.caller = error.caller  # who was turned away is what an audit asks for
+            return self._refuse(exchange, error)
         except Exception as error:  # noqa: BLE001  # the last line of defence: it becomes a 500 and a log line
             return self._refuse(exchange, error)
 
@@ -97,8 +98,6 @@ class Face:
         if route is None:
             return self._no_such_method(exchange, methods)
         exchange.route = route.path
-        if route.paced:
-            exchange.room = self._service.room
         return route
 
     def _no_such_method(self, exchange: Exchange, methods: dict[str, Route]) -> web.Response:
@@ -128,11 +127,11 @@ class Face:
         return response
 
 
-def _routes(settings: HttpSettings, service: Service, hooks: Hooks) -> tuple[Route, ...]:
+def _routes(service: Service, hooks: Hooks) -> tuple[Route, ...]:
     """The table. The document of the routes is itself one of them."""
     routes = (
-        *chat.routes(service, settings),
-        *completions.routes(service, settings),
+        *chat.routes(service),
+        *completions.routes(service),
         *embeddings.routes(service),
         *models.routes(service),
         *health.routes(service, hooks),

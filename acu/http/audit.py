@@ -6,6 +6,7 @@ key: a record has no field for either.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -17,7 +18,8 @@ from msgspec import Struct
 from acu.http.errors import HttpError
 from acu.http.exchange import Peer, RequestRecord
 
-PROBED = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds by machines: not worth a line
+PROBED = frozenset({"/healthz", "/readyz", "/metrics", "/acu/v1/status"})
+"""Asked every few seconds by machines. Their answers are not worth a line, refusals apart."""
 
 
 def _no_count(route: str, status: int) -> None:
@@ -58,7 +60,8 @@ class Journal:
     def request_ended(self, record: RequestRecord) -> None:
         """Tell of one request. Must not fail: the answer is out already."""
         self._hooks.on_response(record.route, record.status)
-        level = logging.DEBUG if record.route in PROBED else logging.INFO
+        routine = record.route in PROBED and record.status in (200, 503)
+        level = logging.DEBUG if routine else logging.INFO
         if self._log.isEnabledFor(level):
             fields = {key: value for key, value in msgspec.structs.asdict(record).items() if value is not None}
             for name in ("queue", "ttft", "duration"):
@@ -77,5 +80,7 @@ class Journal:
 
 
 def audit_line(record: RequestRecord, now: float) -> bytes:
-    """The record as a JSON object with `time`, Unix seconds."""
-    return msgspec.json.encode({"time": round(now, 3), **msgspec.structs.asdict(record)})
+    """The record as a JSON object with `time`, Unix seconds. In ASCII: what splits lines elsewhere splits none here."""
+    fields = {"time": round(now, 3), **msgspec.structs.asdict(record)}
+    line = msgspec.json.encode(fields)
+    return line if line.isascii() else json.dumps(fields, separators=(",", ":")).encode()

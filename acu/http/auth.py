@@ -31,7 +31,7 @@ from aiohttp import web
 from aiohttp.http import HttpVersion11
 from msgspec import Meta, Struct
 
-from acu.config.document import MAX_BYTES, parse_value
+from acu.config.document import MAX_BYTES, parse_value, read_regular
 from acu.config.fields import Problem
 from acu.http.errors import BadRequest, HttpError, KeyFileError
 from acu.http.exchange import Peer
@@ -39,7 +39,9 @@ from agentflow.messages import Caller
 
 Scope = Literal["open", "loopback", "inference", "admin"]
 KeyScope = Literal["inference", "admin"]
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.@-]{1,64}$")]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.@-]{1,64}$(?!\n)")]
+_PORT = re.compile(r"[0-9]{1,5}")
+LAST_PORT = 65_535
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -48,7 +50,7 @@ class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     name: Name
     key: Annotated[str, Meta(min_length=16, max_length=512)] | None = None
-    key_sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
+    key_sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$(?!\n)")] | None = None
     tenant: Name = "default"
     scopes: Annotated[tuple[KeyScope, ...], Meta(min_length=1)] = ("inference",)
 
@@ -91,9 +93,11 @@ def load_key_ring(path: Path) -> KeyRing:
 
 def _plain_document(path: Path) -> Any:
     try:
-        content = _read_private(path)
+        content, mode = read_regular(path)
     except OSError as error:
         raise KeyFileError(f"{path}: {error.strerror}. Name a readable file in network.api_keys_file.") from error
+    if mode & (stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH):
+        raise KeyFileError(f"{path} can be read by everybody, or written by others. Run: chmod g-w,o-rw {path}")
     if len(content) > MAX_BYTES:
         raise KeyFileError(f"{path} is larger than {MAX_BYTES} bytes.")
     problems: list[Problem] = []
@@ -109,21 +113,6 @@ def _plain_document(path: Path) -> Any:
             f"{path} is neither plain YAML (no tag, anchor or field given twice, not nested deeply) nor JSON.{where}"
         )
     return document
-
-
-def _read_private(path: Path) -> bytes:
-    """At most MAX_BYTES and one of a regular file. Never waits: nobody may ever write into a FIFO."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        mode = os.fstat(fd).st_mode
-        if not stat.S_ISREG(mode):
-            raise KeyFileError(f"{path} is not a regular file. Name one in network.api_keys_file.")
-        if mode & (stat.S_IROTH | stat.S_IWOTH):
-            raise KeyFileError(f"{path} can be read or written by everybody. Run: chmod o-rw {path}")
-        with os.fdopen(fd, "rb", closefd=False) as file:
-            return file.read(MAX_BYTES + 1)
-    finally:
-        os.close(fd)
 
 
 def _without_content(why: str) -> str:
@@ -166,6 +155,14 @@ class Keys:
         logging.getLogger(__name__).info("API keys read", extra={"keys": [key.name for key in self._ring.keys]})
 
 
+class MissingScope(HttpError):
+    """A caller who is known asked for what it may not have."""
+
+    def __init__(self, scope: str, caller: Caller) -> None:
+        super().__init__(403, f"This needs the scope '{scope}', which the caller does not have.", code="missing_scope")
+        self.caller = caller
+
+
 class Gate:
     """Decides, from a request's headers and its peer, who calls and whether they may."""
 
@@ -181,7 +178,7 @@ class Gate:
         self.refuse_web_pages(request, peer)
         caller = self._identify(request, peer, scope)
         if scope == "admin" and not caller.admin:
-            raise _missing_scope("admin")
+            raise MissingScope("admin", caller)
         return caller
 
     def refuse_web_pages(self, request: web.BaseRequest, peer: Peer) -> None:
@@ -198,7 +195,7 @@ class Gate:
                 code="host_not_allowed",
             )
         origin = request.headers.get("Origin")
-        if origin is not None and origin.lower().partition("://")[2] != host:
+        if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
             raise HttpError(403, "Requests from web pages of other origins are not served.", code="origin_not_allowed")
 
     def _identify(self, request: web.BaseRequest, peer: Peer, scope: Scope) -> Caller:
@@ -216,7 +213,7 @@ class Gate:
             raise _unauthorized("The API key is not valid.", "invalid_api_key")
         caller = Caller(tenant=key.tenant, name=key.name, admin="admin" in key.scopes)
         if scope == "inference" and "inference" not in key.scopes:
-            raise _missing_scope("inference")
+            raise MissingScope("inference", caller)
         return caller
 
 
@@ -235,11 +232,7 @@ def _unauthorized(message: str, code: str) -> HttpError:
     return HttpError(401, message, code=code, headers={"WWW-Authenticate": "Bearer"})
 
 
-def _missing_scope(scope: str) -> HttpError:
-    return HttpError(403, f"This needs the scope '{scope}', which the caller does not have.", code="missing_scope")
-
-
 def _name_of(host: str) -> str:
     """A Host header without its port."""
     name, colon, port = host.rpartition(":")
-    return name if colon and port.isdigit() else host
+    return name if colon and _PORT.fullmatch(port) and int(port) <= LAST_PORT else host

@@ -89,6 +89,8 @@ class Body:
             raise HttpError(
                 415, "Send the body as it is: no Content-Encoding is supported.", code="unsupported_encoding"
             )
+        if ",".join(self._request.headers.getall("Transfer-Encoding", ["chunked"])).lower() != "chunked":
+            raise HttpError(400, "The only Transfer-Encoding is 'chunked'.", code="unsupported_encoding", close=True)
         if self._request.content_type != "application/json":
             raise HttpError(
                 415, "The Content-Type must be application/json.", code="unsupported_media_type", param="Content-Type"

@@ -7,7 +7,6 @@ import msgspec
 from acu.http.chunks import ChatChunks
 from acu.http.generation import REFUSALS, Kind, generating
 from acu.http.route import Answer, Route
-from acu.http.settings import HttpSettings
 from acu.http.wire.chat import CHAT_DECODER, ChatBody, chat_request
 from acu.http.wire.responses import (
     AnsweredFunction,
@@ -33,14 +32,14 @@ from agentflow.messages import ChatRequest
 from agentflow.service import Service
 
 
-def routes(service: Service, settings: HttpSettings) -> tuple[Route, ...]:
+def routes(service: Service) -> tuple[Route, ...]:
     """The endpoint's entry in the table."""
     kind = Kind(id_prefix="chatcmpl-", decoder=CHAT_DECODER, request=chat_request, call=service.chat, form=ChatForm)
     return (
         Route(
             method="POST",
             path="/v1/chat/completions",
-            endpoint=generating(kind, service, settings),
+            endpoint=generating(kind, service),
             scope="inference",
             name="createChatCompletion",
             summary="Continue a conversation.",
@@ -52,7 +51,7 @@ def routes(service: Service, settings: HttpSettings) -> tuple[Route, ...]:
                 )
             },
             refusals=REFUSALS,
-            paced=True,
+            rate_limited=True,
         ),
     )
 

@@ -7,7 +7,6 @@ import msgspec
 from acu.http.chunks import CompletionChunks
 from acu.http.generation import REFUSALS, Kind, generating
 from acu.http.route import Answer, Route
-from acu.http.settings import HttpSettings
 from acu.http.wire.completions import COMPLETION_DECODER, CompletionBody, completion_request
 from acu.http.wire.responses import Completion, CompletionChoice, completion_logprobs, usage_of
 from agentflow.events import ChoiceFinished, Event, FinishReason, TextDelta, TokenLogprob, Usage
@@ -15,7 +14,7 @@ from agentflow.messages import CompletionRequest
 from agentflow.service import Service
 
 
-def routes(service: Service, settings: HttpSettings) -> tuple[Route, ...]:
+def routes(service: Service) -> tuple[Route, ...]:
     """The endpoint's entry in the table."""
     kind = Kind(
         id_prefix="cmpl-",
@@ -28,7 +27,7 @@ def routes(service: Service, settings: HttpSettings) -> tuple[Route, ...]:
         Route(
             method="POST",
             path="/v1/completions",
-            endpoint=generating(kind, service, settings),
+            endpoint=generating(kind, service),
             scope="inference",
             name="createCompletion",
             summary="Continue texts, with no chat template.",
@@ -40,7 +39,7 @@ def routes(service: Service, settings: HttpSettings) -> tuple[Route, ...]:
                 )
             },
             refusals=REFUSALS,
-            paced=True,
+            rate_limited=True,
         ),
     )
 

@@ -51,7 +51,7 @@ def routes(service: Service) -> tuple[Route, ...]:
             body=EmbeddingBody,
             answers={200: (Answer("The vectors, in the order of the inputs.", body=EmbeddingList),)},
             refusals=REFUSALS,
-            paced=True,
+            rate_limited=True,
         ),
     )
 

@@ -13,14 +13,15 @@ from aiohttp import web
 from msgspec import Struct
 
 from acu.http.errors import BadRequest
-from acu.http.pacing import pacing_headers
+from acu.http.ratelimit import ratelimit_headers
 from agentflow.events import Usage
 from agentflow.messages import Caller
 from agentflow.service import RunStream
-from agentflow.status import Room
+from agentflow.status import Capacity
 
 MAX_DEADLINE_MS = 86_400_000
 ENCODED_INLINE = 4_000  # values of an answer: about a millisecond
+END_REASON = web.RequestKey("end_reason", str)  # of a request, where the server knows why its connection ended
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 _DIGITS = re.compile(r"[0-9]{1,9}")
 
@@ -70,6 +71,7 @@ class Exchange:
     __slots__ = (
         "body",
         "caller",
+        "capacity",
         "closing",
         "end_reason",
         "error_code",
@@ -79,7 +81,6 @@ class Exchange:
         "peer",
         "queue_s",
         "request",
-        "room",
         "route",
         "started_at",
         "status",
@@ -97,7 +98,7 @@ class Exchange:
         self.caller = Caller(name="-")
         self.route = "-"
         self.path_argument = ""
-        self.room: Callable[[str | None], Room] | None = None  # asked for each answer of a paced route
+        self.capacity: Callable[[str | None], Capacity] | None = None  # of a rate limited route, once it is admitted
         self.body = b""
         self.model: str | None = None
         self.streamed = False
@@ -146,14 +147,14 @@ class Exchange:
         return int(given) / 1000
 
     def response_headers(self) -> dict[str, str]:
-        """Headers that every answer carries, and on a paced route what room there is now."""
+        """Headers that every answer carries, and for an admitted caller of a rate limited route what is free now."""
         headers = {
             "x-request-id": self.id,
             "openai-processing-ms": str(int((time.monotonic() - self.started_at) * 1000)),
             "server": "acu",
         }
-        if self.room is not None:
-            headers |= pacing_headers(self.room(self.model))
+        if self.capacity is not None:
+            headers |= ratelimit_headers(self.capacity(self.model))
         return headers
 
     def json(self, body: bytes, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

@@ -17,7 +17,6 @@ from aiohttp import web
 
 from acu.http.exchange import Exchange, encoded, new_id
 from acu.http.route import Endpoint
-from acu.http.settings import HttpSettings
 from acu.http.sse import Chunks, stream_events
 from acu.http.wire.decode import BodyDecoder
 from acu.http.wire.sampling import Envelope, GenerationBody
@@ -60,7 +59,7 @@ class Kind(Generic[BodyT, RequestT]):
     form: Callable[[str, BodyT, RequestT], Form]
 
 
-def generating(kind: Kind[BodyT, RequestT], service: Service, settings: HttpSettings) -> Endpoint:
+def generating(kind: Kind[BodyT, RequestT], service: Service) -> Endpoint:
     """The endpoint of `kind`."""
 
     async def generate(exchange: Exchange) -> web.StreamResponse:
@@ -75,13 +74,7 @@ def generating(kind: Kind[BodyT, RequestT], service: Service, settings: HttpSett
             created = int(time.time())
             try:
                 if body.stream:
-                    return await stream_events(
-                        exchange,
-                        events,
-                        form.chunks(created),
-                        include_usage=body.include_usage,
-                        slow_reader_s=settings.slow_reader_s,
-                    )
+                    return await stream_events(exchange, events, form.chunks(created), include_usage=body.include_usage)
                 async for event in events:
                     form.take(event)
                 answer = await encoded(lambda: form.encode(created, events.usage), form.size)

@@ -10,12 +10,11 @@ from aiohttp import web
 
 from acu.http.errors import ErrorResponse
 from acu.http.exchange import Exchange
-from acu.http.pacing import MEANINGS as PACING
-from acu.http.pacing import PREFIX
+from acu.http.ratelimit import HEADERS
 from acu.http.route import Answer, Route
 
 REF = "#/components/schemas/{name}"
-MEANINGS = {
+STATUSES = {
     400: "The request is malformed, or a value in it cannot be served.",
     401: "An API key is needed, or the one given is not valid.",
     403: "The caller may not do this, or comes from a web page.",
@@ -32,13 +31,10 @@ MEANINGS = {
     504: "The deadline passed before the request could be taken.",
 }
 
-BEFORE_ROUTE = {"405", "431"}  # refusals that come before it is known which route it is
-PACING_HEADERS = {
-    f"{PREFIX}{name}": {
-        "description": meaning,
-        "schema": {"type": "string" if name.startswith("reset") else "integer"},
-    }
-    for name, meaning in PACING.items()
+BEFORE_ADMISSION = {"401", "403", "405", "431"}  # refusals of those who may not call the route, or have not named it
+RATELIMIT_HEADERS = {
+    name: {"description": meaning, "schema": {"type": "string" if "-reset-" in name else "integer"}}
+    for name, meaning in HEADERS.items()
 }
 
 ANY_REQUEST = (400, 405, 408, 431, 500, 503)  # what a request may meet wherever it goes
@@ -146,10 +142,10 @@ def _responses(route: Route, schemas: dict[int, Any]) -> dict[str, Any]:
         refusals |= {401, 403}
     error = {"application/json": {"schema": schemas[id(ErrorResponse)]}}
     for status in sorted(refusals):
-        responses.setdefault(str(status), {"description": MEANINGS[status], "content": error})
-    if route.paced:
-        for told in responses.keys() - BEFORE_ROUTE:
-            responses[told]["headers"] = PACING_HEADERS
+        responses.setdefault(str(status), {"description": STATUSES[status], "content": error})
+    if route.rate_limited:
+        for told in responses.keys() - BEFORE_ADMISSION:
+            responses[told]["headers"] = RATELIMIT_HEADERS
     return responses
 
 

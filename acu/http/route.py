@@ -29,8 +29,8 @@ class Route(Struct, frozen=True, kw_only=True):
     """One entry of the table.
 
     A path may end in one `{parameter}`, which takes the rest of the path, slashes included. `body` is the type of the JSON
-    body (None: there is none), `refusals` the statuses that this route adds to those that any has. The answers of a `paced`
-    route, refusals included, tell what room the scheduler has (pacing.py).
+    body (None: there is none), `refusals` the statuses that this route adds to those that any has. The answers of a
+    `rate_limited` route, refusals included, tell those who may call it what the scheduler still takes (ratelimit.py).
     """
 
     method: str
@@ -42,7 +42,7 @@ class Route(Struct, frozen=True, kw_only=True):
     answers: dict[int, tuple[Answer, ...]]
     body: Any = None
     refusals: tuple[int, ...] = ()
-    paced: bool = False
+    rate_limited: bool = False
 
 
 class Table:

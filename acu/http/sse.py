@@ -4,15 +4,14 @@ The events' bytes go straight to the transport with chunked framing of our own; 
 headers and the end only. Per event there is no timer, no task and no allocation besides the bytes.
 
 Backpressure: when the transport's buffer is above its high-water mark (64 KiB) the protocol says so, and the next event is
-not asked for until it has drained. One timer runs during that wait only; when it fires, the connection is aborted, and
-the cancellation of the handler that follows closes the run.
+not asked for until it has drained. A client that does not read meanwhile loses its connection (connection.py), and the
+cancellation of the handler that follows closes the run.
 
 A failure after the headers have gone becomes an error event and `[DONE]`, and the connection is closed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from typing import Protocol
@@ -46,7 +45,7 @@ class Chunks(Protocol):
 class EventWriter:
     """The open body of one streamed response."""
 
-    def __init__(self, exchange: Exchange, response: web.StreamResponse, slow_reader_s: float) -> None:
+    def __init__(self, exchange: Exchange, response: web.StreamResponse) -> None:
         transport = exchange.request.transport
         if transport is None:
             raise ConnectionResetError("the client is gone")
@@ -56,17 +55,16 @@ class EventWriter:
         self._writer = exchange.request.writer
         self._response = response
         self._chunked = exchange.request.version >= HttpVersion11
-        self._slow_reader_s = slow_reader_s
 
     @classmethod
-    async def open(cls, exchange: Exchange, slow_reader_s: float) -> EventWriter:
+    async def open(cls, exchange: Exchange) -> EventWriter:
         """Send the headers."""
         response = web.StreamResponse(headers={**HEADERS, **exchange.response_headers()})
-        if exchange.closing:
+        if exchange.closing or exchange.request.version < HttpVersion11:  # whose streams end with the connection
             response.force_close()
         await response.prepare(exchange.request)
         exchange.status = 200
-        return cls(exchange, response, slow_reader_s)
+        return cls(exchange, response)
 
     def write(self, data: bytes) -> bool:
         """Hand bytes (not none) to the transport. True when the caller must `drain` before it writes again."""
@@ -74,16 +72,8 @@ class EventWriter:
         return self._protocol.writing_paused
 
     async def drain(self) -> None:
-        """Wait until the client has read. One that does not for `slow_reader_s` loses its connection."""
-        timer = asyncio.get_running_loop().call_later(self._slow_reader_s, self._give_up)
-        try:
-            await self._writer.drain()
-        finally:
-            timer.cancel()
-
-    def _give_up(self) -> None:
-        self._exchange.end_reason = "slow_reader"
-        self._transport.abort()
+        """Wait until the client has read."""
+        await self._writer.drain()
 
     async def close(self, *, broken: bool = False) -> web.StreamResponse:
         """End the body; after a failure the connection too."""
@@ -98,12 +88,12 @@ class EventWriter:
 
 
 async def stream_events(
-    exchange: Exchange, events: RunStream, chunks: Chunks, *, include_usage: bool, slow_reader_s: float
+    exchange: Exchange, events: RunStream, chunks: Chunks, *, include_usage: bool
 ) -> web.StreamResponse:
     """Answer with a stream of `events`. What fails before the first of them is raised, and gets a status of its own."""
     iterator = aiter(events)
     first = await anext(iterator, None)
-    out = await EventWriter.open(exchange, slow_reader_s)
+    out = await EventWriter.open(exchange)
     opening = chunks.opening() + (chunks.encode(first) if first is not None else b"")
     broken = False
     try:

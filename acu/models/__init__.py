@@ -1,11 +1,22 @@
 """The models: which ones ACU knows, and the cache on the NVMe disk that it loads them from."""
 
-from acu.models.cache import LocalModel, Manifest, folder_name, folder_of, installed, locate, names, remove, verify
-from acu.models.catalogue import HubSource, ModelEntry, Role, WheelSource, catalogue, find
+from acu.models.cache import (
+    LocalModel,
+    Manifest,
+    folder_name,
+    in_use,
+    installed,
+    is_path,
+    locate,
+    names,
+    remove,
+    verify,
+)
+from acu.models.catalogue import HubSource, ModelEntry, Role, WheelSource, by_name, catalogue, find
 from acu.models.preload import Preloaded, preload
 from acu.models.progress import Progress, silent
 from acu.models.pull import pull
-from acu.models.recommended import recommended_sampling
+from acu.models.recommended import Recommended, recommended_sampling
 
 __all__ = [
     "HubSource",
@@ -14,13 +25,16 @@ __all__ = [
     "ModelEntry",
     "Preloaded",
     "Progress",
+    "Recommended",
     "Role",
     "WheelSource",
+    "by_name",
     "catalogue",
     "find",
     "folder_name",
-    "folder_of",
+    "in_use",
     "installed",
+    "is_path",
     "locate",
     "names",
     "preload",

@@ -12,6 +12,11 @@ that it lists is there with the listed size; `verify` also compares every SHA-25
 A pull writes everything, flushes it to the disk (files, then folders), writes the manifest, flushes again, and renames
 the whole folder into place. So a crash leaves the old model or the new one whole, or (between the two renames of a
 replacement) none and two leftovers: never a mixture. Removing renames first, for the same reason.
+
+A daemon holds a shared flock on the folder (the folder itself: a cache that is read-only is served as well) of each model
+that it serves, from before it looks at the files for good until its end or its death; removing takes an exclusive one and
+does not wait. A forced pull puts a new folder in the place of one that is held: the daemon keeps the old files, and the new
+folder is nobody's until the daemon starts again.
 """
 
 import contextlib
@@ -28,7 +33,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from acu.errors import ChecksumMismatch, ModelError, ModelIncomplete, ModelNotFound
+from acu.errors import ChecksumMismatch, ModelError, ModelIncomplete, ModelInUse, ModelNotFound
 from acu.models import safety
 from acu.models.catalogue import Role, by_name, catalogue, not_found
 from acu.models.progress import Progress, silent
@@ -85,6 +90,11 @@ def folder_of(model: str, cache_dir: Path) -> Path:
     return cache_dir / folder_name(entry.name if entry else model)
 
 
+def is_path(model: str) -> bool:
+    """Whether `model` is a folder's path, and no name: it begins with "/", "./", "../" or "~"."""
+    return model.startswith(("/", "./", "../", "~"))
+
+
 def is_hub_id(model: str) -> bool:
     """Whether `model` has the form of a hub repository: organisation/name."""
     return _HUB_ID.fullmatch(model) is not None
@@ -93,10 +103,10 @@ def is_hub_id(model: str) -> bool:
 def locate(model: str, cache_dir: Path) -> LocalModel:
     """The files of `model`: a catalogue name, a folder's path, or a hub id or other name pulled into the cache.
 
-    A path begins with "/", "./", "../" or "~". Raises `ModelNotFound` (nobody knows it), `ModelIncomplete` (not pulled,
+    Raises `ModelNotFound` (nobody knows it), `ModelIncomplete` (not pulled,
     or damaged; the message says how to pull it) or `UnsafeModel` (a folder with pickles or remote code).
     """
-    if model.startswith(("/", "./", "../", "~")):
+    if is_path(model):
         folder = Path(model).expanduser().resolve()
         safety.check(folder)
         size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
@@ -171,19 +181,60 @@ def verify(name: str, cache_dir: Path, progress: Progress = silent) -> LocalMode
     return model
 
 
-def remove(name: str, cache_dir: Path) -> None:
-    """Delete a model from the cache, and what a broken pull left of it.
+def remove(name: str, cache_dir: Path, *, served: bool = False) -> None:
+    """Delete a model from the cache, and what a broken pull left of it; `served`: even if a daemon serves it.
 
-    Raises `ModelIncomplete` if there is nothing of it. An engine that has loaded it keeps its files until it stops.
+    Raises `ModelIncomplete` if there is nothing of it, `ModelInUse` if a daemon serves it. An engine that has loaded it
+    keeps its files until it stops.
     """
     folder = folder_of(name, cache_dir).name
-    with locked(cache_dir, folder):
+    with locked(cache_dir, folder), contextlib.nullcontext() if served else _unused(cache_dir / folder, name):
         leftovers = [cache_dir / f".{kind}-{folder}" for kind in ("staging", "partial", "trash")]
         if not any(path.exists() for path in (cache_dir / folder, *leftovers)):
             raise ModelIncomplete(f"model {name!r} is not on this machine: there is nothing to remove.")
         discard(cache_dir / folder)
         for path in leftovers:
             shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def in_use(folder: Path) -> Iterator[None]:
+    """Keep the model in `folder` from being removed. Raises `ModelIncomplete` when that has happened, or happens now."""
+    gone = f"{folder} was removed or replaced just now: start again."
+    with contextlib.ExitStack() as held:
+        try:
+            lock = _flock(folder, fcntl.LOCK_SH, held)
+            if not os.path.samestat(os.fstat(lock), folder.stat()):
+                raise ModelIncomplete(gone)
+        except (FileNotFoundError, BlockingIOError):
+            raise ModelIncomplete(gone) from None
+        except OSError:  # no locks on this file system, or a folder that may not be listed: it is served all the same
+            pass
+        yield
+
+
+@contextlib.contextmanager
+def _unused(folder: Path, name: str) -> Iterator[None]:
+    """Keep daemons from the model in `folder`, if it is there. Raises `ModelInUse` when one serves it."""
+    with contextlib.ExitStack() as held:
+        try:
+            _flock(folder, fcntl.LOCK_EX, held)
+        except BlockingIOError:
+            raise ModelInUse(
+                f"{name} is served by a daemon: stop that first (`acu status` shows it), or take the model out of its "
+                "configuration and restart it; --force removes the model all the same."
+            ) from None
+        except OSError:  # it is not there, or there are no locks on this file system
+            pass
+        yield
+
+
+def _flock(folder: Path, operation: int, held: contextlib.ExitStack) -> int:
+    """Lock the folder itself until `held` is closed; its descriptor. Raises BlockingIOError instead of waiting."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    held.callback(os.close, descriptor)
+    fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+    return descriptor
 
 
 def discard(folder: Path) -> None:

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
@@ -30,9 +30,6 @@ from agentflow.config import ModelConfig
 from agentflow.engine.imports import heavy_imports
 from agentflow.engine.protocol import EngineInfo, EngineStats, StartProgress
 from agentflow.errors import ContextLengthExceeded, EngineDied, EngineFailure, EngineStartFailed
-
-if TYPE_CHECKING:
-    import numpy as np
 
 BATCH_TOKENS = 2048
 WINDOW = 512  # inputs that are looked at for a batch
@@ -94,9 +91,9 @@ class Encoder:
             choices={"device": "cpu", "dtype": "float32", "threads": threads, "dimensions": self.dimensions},
         )
 
-    async def embed(self, inputs: Sequence[Sequence[int]]) -> np.ndarray[Any, Any]:
-        """Token ids in, an array of unit vectors out, as Embedder.embed. Raises ContextLengthExceeded, EngineFailure."""
-        import numpy as np
+    async def embed(self, inputs: Sequence[Sequence[int]]) -> Any:
+        """As Embedder.embed. Raises ContextLengthExceeded, EngineFailure."""
+        import numpy as np  # here, because it takes 0.1 s to import, and `start` had it imported in the thread
 
         for token_ids in inputs:
             if not 0 < len(token_ids) <= self._files.max_tokens:
@@ -104,7 +101,7 @@ class Encoder:
                     f"an input of {len(token_ids)} tokens; the model takes 1 to {self._files.max_tokens}", param="input"
                 )
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.again()
         loop = asyncio.get_running_loop()
         mine = [_Input(token_ids, loop.create_future()) for token_ids in inputs]
         self._waiting += mine
@@ -171,7 +168,7 @@ class Encoder:
             self._failure = failure
         for item in (*self._computing, *self._waiting):
             if not item.vector.done():
-                item.vector.set_exception(self._failure)
+                item.vector.set_exception(self._failure.again())
         self._computing = []
         self._waiting.clear()
 

@@ -6,6 +6,7 @@ are bounded, so that a hostile schema costs no more than an honest one.
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -14,7 +15,8 @@ from agentflow.schema import resolve
 
 _MAX_NODES = 5_000
 _MAX_DEPTH = 100
-_MAX_CHARACTERS = 100_000
+_MAX_CHARACTERS = 100_000  # of all texts, names and given values together
+_MAX_COPIED = 500_000  # keywords, properties and required names, in schemas that are put together
 _FORMATS = {
     "date": "2001-02-03",
     "date-time": "2001-02-03T04:05:06Z",
@@ -49,15 +51,27 @@ def regex_sample(pattern: str) -> str:
         raise Unsatisfiable(f"the regular expression {error}") from error
 
 
+class _TooLarge(Unsatisfiable):
+    """A bound of the whole instance is reached, so that no other alternative helps."""
+
+    def __init__(self) -> None:
+        super().__init__("its smallest instance is too large")
+
+
 class _Sampler:
+    """One instance of one schema. What is made, written and copied is counted over the whole of it."""
+
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._nodes = 0
+        self._nodes = self._characters = self._copied = 0
+        self._matches: dict[str, str] = {}  # of patterns: one may stand for thousands of items
 
     def make(self, schema: Any, depth: int) -> Any:
         self._nodes += 1
-        if self._nodes > _MAX_NODES or depth > _MAX_DEPTH:
-            raise Unsatisfiable("its smallest instance is too large")
+        if self._nodes > _MAX_NODES:
+            raise _TooLarge
+        if depth > _MAX_DEPTH:
+            raise Unsatisfiable("its smallest instance is too deep")
         if schema is False:
             raise Unsatisfiable("a part of it allows nothing")
         if not isinstance(schema, dict):
@@ -65,25 +79,25 @@ class _Sampler:
         if "$ref" in schema:
             return self.make(self._resolve(schema["$ref"]), depth + 1)
         if "const" in schema:
-            return schema["const"]
+            return self._given(schema["const"])
         if schema.get("enum"):
-            return schema["enum"][0]
+            return self._given(schema["enum"][0])
         for key in ("anyOf", "oneOf"):
             if schema.get(key):
-                rest = {k: v for k, v in schema.items() if k != key}
-                return self._first(rest, schema[key], depth)
+                return self._first(_without(schema, key), schema[key], depth)
         if schema.get("allOf"):
-            return self.make(_merged({k: v for k, v in schema.items() if k != "allOf"}, *schema["allOf"]), depth + 1)
+            return self.make(self._merged(_without(schema, "allOf"), *schema["allOf"]), depth + 1)
         return self._typed(schema, depth)
 
     def _first(self, rest: dict[str, Any], options: list[Any], depth: int) -> Any:
         """An instance of the first option that has one."""
         for option in options:
             try:
-                return self.make(_merged(rest, option) if isinstance(option, dict) else option, depth + 1)
+                return self.make(self._merged(rest, option) if isinstance(option, dict) else option, depth + 1)
+            except _TooLarge:
+                raise
             except Unsatisfiable:
-                if self._nodes > _MAX_NODES:
-                    raise
+                pass
         raise Unsatisfiable("none of its alternatives can be made")
 
     def _typed(self, schema: dict[str, Any], depth: int) -> Any:
@@ -96,13 +110,15 @@ class _Sampler:
             case "object":
                 properties = schema.get("properties", {})
                 return {
-                    name: self.make(properties.get(name, schema.get("additionalProperties", True)), depth + 1)
+                    self._text(name): self.make(
+                        properties.get(name, schema.get("additionalProperties", True)), depth + 1
+                    )
                     for name in schema.get("required", ())
                 }
             case "array":
                 return self._array(schema, depth)
             case "string":
-                return _string(schema)
+                return self._string(schema)
             case "integer" | "number":
                 return _number(schema, whole=kind == "integer")
             case "boolean":
@@ -112,11 +128,53 @@ class _Sampler:
 
     def _array(self, schema: dict[str, Any], depth: int) -> list[Any]:
         prefix = schema.get("prefixItems", [])
-        count = schema.get("minItems", 0)
+        count = int(schema.get("minItems", 0))  # 3.0 is a whole number too
         if count > _MAX_NODES:
             raise Unsatisfiable("its smallest instance is too large")
         items = schema.get("items", True)
         return [self.make(prefix[i] if i < len(prefix) else items, depth + 1) for i in range(count)]
+
+    def _string(self, schema: dict[str, Any]) -> str:
+        if isinstance(pattern := schema.get("pattern"), str):
+            if pattern not in self._matches:
+                self._matches[pattern] = regex_sample(pattern)
+            return self._text(self._matches[pattern])
+        text = _FORMATS.get(schema.get("format", ""), "")
+        length = schema.get("minLength", 0)
+        if length > _MAX_CHARACTERS:
+            raise Unsatisfiable("its smallest instance is too large")
+        return self._text(text + "a" * (int(length) - len(text)))
+
+    def _given(self, value: Any) -> Any:
+        self._write(len(json.dumps(value)))
+        return value
+
+    def _text(self, text: str) -> str:
+        self._write(len(text))
+        return text
+
+    def _write(self, characters: int) -> None:
+        self._characters += characters
+        if self._characters > _MAX_CHARACTERS:
+            raise _TooLarge
+
+    def _merged(self, *schemas: Any) -> dict[str, Any]:
+        """Schemas that hold at the same time, as far as `properties` and `required` go; else the last one wins."""
+        merged: dict[str, Any] = {}
+        for schema in schemas:
+            if not isinstance(schema, dict):
+                continue
+            properties = {**merged.get("properties", {}), **schema.get("properties", {})}
+            required = [*merged.get("required", ()), *schema.get("required", ())]
+            merged = {**merged, **schema}
+            if properties:
+                merged["properties"] = properties
+            if required:
+                merged["required"] = list(dict.fromkeys(required))
+            self._copied += len(merged) + len(properties) + len(required)
+            if self._copied > _MAX_COPIED:
+                raise _TooLarge
+        return merged
 
     def _resolve(self, reference: Any) -> Any:
         try:
@@ -125,20 +183,8 @@ class _Sampler:
             raise Unsatisfiable(f"the reference {reference!r} leads nowhere") from error
 
 
-def _merged(*schemas: Any) -> dict[str, Any]:
-    """Schemas that hold at the same time, as far as `properties` and `required` are concerned; else the last wins."""
-    merged: dict[str, Any] = {}
-    for schema in schemas:
-        if not isinstance(schema, dict):
-            continue
-        properties = {**merged.get("properties", {}), **schema.get("properties", {})}
-        required = [*merged.get("required", ()), *schema.get("required", ())]
-        merged = {**merged, **schema}
-        if properties:
-            merged["properties"] = properties
-        if required:
-            merged["required"] = list(dict.fromkeys(required))
-    return merged
+def _without(schema: dict[str, Any], keyword: str) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key != keyword}
 
 
 def _implied_type(schema: dict[str, Any]) -> str | None:
@@ -149,16 +195,6 @@ def _implied_type(schema: dict[str, Any]) -> str | None:
     if schema.keys() & {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}:
         return "number"
     return None
-
-
-def _string(schema: dict[str, Any]) -> str:
-    if isinstance(pattern := schema.get("pattern"), str):
-        return regex_sample(pattern)
-    text = _FORMATS.get(schema.get("format", ""), "")
-    length = schema.get("minLength", 0)
-    if length > _MAX_CHARACTERS:
-        raise Unsatisfiable("its smallest instance is too large")
-    return text + "a" * (int(length) - len(text))
 
 
 def _number(schema: dict[str, Any], *, whole: bool) -> float:

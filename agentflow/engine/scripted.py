@@ -5,7 +5,8 @@ It is for tests, demos and for measuring everything around an engine. No process
 **What is said.** A prompt's ids are bytes (ByteTokenizer). The first rule of the script that matches gives the answer,
 and `plan` (see script_plan.py) works out beforehand the whole sequence of tokens, where it ends and why.
 
-**When.** Each stream has a timetable, and all share one timer, armed only while a reader waits (see script_timing.py).
+**When.** Each stream has a timetable (script_pace.py), and all share one timer (script_clock.py), armed while a time is to
+come: also that of a reader that has left meanwhile.
 
 **Slots.** `max_running` streams run; others wait in order of priority, then of arrival. A stream gives its slot back
 when its last delta is handed out, or as soon as its generator is closed.
@@ -25,9 +26,10 @@ from time import monotonic
 
 from agentflow.engine.protocol import Delta, EngineInfo, EngineStats, GenerateRequest, StartProgress
 from agentflow.engine.script import Rule, Script
+from agentflow.engine.script_clock import Clock
+from agentflow.engine.script_pace import Pace
 from agentflow.engine.script_plan import Cutter, last_user_text, plan
 from agentflow.engine.script_start import pretend_to_start
-from agentflow.engine.script_timing import Clock, Pace
 from agentflow.errors import ContextLengthExceeded, EngineDied, EngineFailure, InvalidRequest
 from agentflow.tokenizer import ByteTokenizer
 

@@ -84,6 +84,11 @@ class Pool(Generic[T]):
         return sum(info.max_running for info in ready if info) or (self.info.max_running if self.info else 1)
 
     @property
+    def free(self) -> int:
+        """Seats that whoever comes now would get: none while others wait for one, or no engine is ready."""
+        return 0 if len(self.waiting) else sum(slot.free() for slot in self.slots)
+
+    @property
     def tripped(self) -> bool:
         """Whether every engine failed so often in a row that nobody should wait for one."""
         return all(slot.failures_in_a_row >= TRIP_AFTER for slot in self.slots)

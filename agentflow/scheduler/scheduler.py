@@ -36,9 +36,9 @@ from agentflow.errors import (
 )
 from agentflow.run import Run, RunStatus
 from agentflow.scheduler.pool import Pool, Slot
-from agentflow.status import Room
+from agentflow.status import Capacity
 
-DRAIN_RETRY_S = 5.0
+CLOSED_RETRY_S = 5.0  # when to come again to a scheduler that drains, or to a model whose engines do not come up
 FINISHED = frozenset({"stop", "length"})  # the ends of an answer that is whole
 
 
@@ -185,28 +185,25 @@ class Scheduler:
         """Runs that hold a seat, over all pools."""
         return len(self._seats)
 
-    def room(self, pool: Pool[Ticket] | None) -> Room:
+    def capacity(self, pool: Pool[Ticket] | None) -> Capacity:
         """What is still admitted to `pool`; None: to all pools together. The queue's bounds hold over all of them."""
-        requests, taken, reset_s = self._config.queue_limit, self.queued, 0.0
-        for each in self.pools.values() if pool is None else (pool,):
-            seats, running = each.seats, each.running
-            requests += seats
-            taken += running
-            reset_s = max(reset_s, each.estimate.empty_s(waiting=len(each.waiting), running=running, seats=seats))
-        return Room(
+        queue, queue_tokens = self._config.queue_limit, self._config.queue_tokens
+        pools = tuple(self.pools.values()) if pool is None else (pool,)
+        requests = queue + sum(each.seats for each in pools)
+        if self.draining or all(each.tripped for each in pools):
+            return Capacity(requests, 0, CLOSED_RETRY_S, queue_tokens, 0, CLOSED_RETRY_S)
+        seats_free = sum(each.free for each in pools if not each.tripped)
+        return Capacity(
             requests=requests,
-            requests_free=max(0, requests - taken),
-            requests_reset_s=reset_s,
-            tokens=self._config.queue_tokens,
-            tokens_free=max(0, self._config.queue_tokens - self._queued_tokens),
+            requests_free=seats_free + max(0, queue - self.queued),
+            requests_reset_s=max(_empty_s(each, running=each.running) for each in pools),
+            tokens=queue_tokens,
+            tokens_free=max(0, queue_tokens - self._queued_tokens),
             tokens_reset_s=self._queue_empty_s() if self._queued_tokens else 0.0,
         )
 
     def _queue_empty_s(self) -> float:
-        return max(
-            each.estimate.empty_s(waiting=len(each.waiting), running=0, seats=each.seats)
-            for each in self.pools.values()
-        )
+        return max(_empty_s(each, running=0) for each in self.pools.values())
 
     def submit(self, pool: Pool[Ticket], runs: Iterable[Run]) -> list[Ticket]:
         """Queue or seat all of `runs`, or none. Raises Refused."""
@@ -277,7 +274,7 @@ class Scheduler:
     def interrupt_all(self) -> None:
         """End every run now, with an error that says that the daemon is shutting down."""
         self.draining = True
-        error = Draining("The daemon is shutting down and could not wait longer.", retry_after_s=DRAIN_RETRY_S)
+        error = Draining("The daemon is shutting down and could not wait longer.", retry_after_s=CLOSED_RETRY_S)
         for pool in self.pools.values():
             while (ticket := pool.waiting.pop()) is not None:
                 self._refuse(ticket, error)
@@ -287,11 +284,10 @@ class Scheduler:
 
     def _refusal(self, pool: Pool[Ticket], runs: list[Run]) -> Refused | None:
         if self.draining:
-            return Draining("The daemon is shutting down.", retry_after_s=DRAIN_RETRY_S)
+            return Draining("The daemon is shutting down.", retry_after_s=CLOSED_RETRY_S)
         if pool.tripped:
             return self._unavailable(pool)
-        free = sum(slot.free() for slot in pool.slots) if not len(pool.waiting) else 0
-        must_wait = runs[free:]
+        must_wait = runs[pool.free :]
         if not must_wait:
             return None
         queued = self.queued
@@ -321,7 +317,7 @@ class Scheduler:
 
     def _unavailable(self, pool: Pool[Ticket]) -> EngineUnavailable:
         why = pool.last_error or "it is still loading"
-        return EngineUnavailable(f"The model {pool.name} is not available: {why}", retry_after_s=5.0)
+        return EngineUnavailable(f"The model {pool.name} is not available: {why}", retry_after_s=CLOSED_RETRY_S)
 
     def _expire(self, ticket: Ticket) -> None:
         pool = ticket.pool
@@ -357,6 +353,11 @@ class Scheduler:
     def _note_idle(self) -> None:
         if not self._seats and not self.queued:
             self._idle.set()
+
+
+def _empty_s(pool: Pool[Ticket], *, running: int) -> float:
+    """Seconds until who waits for `pool`, and `running` besides, will have ended if nobody comes."""
+    return pool.estimate.empty_s(waiting=len(pool.waiting), running=running, seats=pool.seats)
 
 
 def _reason(error: AgentFlowError) -> str:

@@ -85,3 +85,38 @@ def test_a_write_that_takes_only_a_part_is_continued_and_a_torn_line_spoils_no_o
         audit.close()
     assert path.read_bytes() == b"whole\nto\nafter\n"
     assert audit.dropped == 1
+
+
+def test_opened_again_it_goes_on_in_a_new_file_and_loses_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    audit = AuditLog(str(path))
+    audit.write(b"before")
+    path.rename(tmp_path / "audit.1")
+    audit.write(b"still before")
+    audit.reopen()
+    audit.write(b"after")
+    audit.close()
+    assert (tmp_path / "audit.1").read_bytes() == b"before\nstill before\n"
+    assert path.read_bytes() == b"after\n"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert audit.dropped == 0
+
+
+def test_what_cannot_be_opened_again_leaves_the_old_file_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auditlog, "QUEUE_LINES", 2)
+    path = tmp_path / "audit"
+    audit = AuditLog(str(path))
+    path.rename(tmp_path / "audit.1")
+    path.mkdir()
+    with pytest.raises(IsADirectoryError):
+        audit.reopen()
+    path.rmdir()
+    for line in (b"one", b"two"):
+        audit.write(line)
+    with pytest.raises(OSError, match="does not take what waits"):
+        audit.reopen()
+    audit.start()
+    audit.close()
+    assert (tmp_path / "audit.1").read_bytes() == b"one\ntwo\n"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from acu.cli import COMMANDS, command_named
+from acu.commands import exits
 from tests.acu.running import ROOT, acu
 
 
@@ -26,6 +30,12 @@ def test_every_command_has_help(command: str, clean_environ: dict[str, str]) -> 
     done = acu(command, "--help", environ=clean_environ)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"usage: acu {command}" in done.stdout
+
+
+@pytest.mark.parametrize("words", [(), *((command,) for command in COMMANDS), ("models", "rm"), ("config", "check")])
+def test_help_fits_80_columns(words: tuple[str, ...], clean_environ: dict[str, str]) -> None:
+    done = acu(*words, "--help", environ={**clean_environ, "COLUMNS": "80"})
+    assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
 
 
 @pytest.mark.parametrize(
@@ -82,6 +92,13 @@ def test_version_names_the_parts(clean_environ: dict[str, str]) -> None:
     assert "aiohttp " in done.stdout
 
 
+def test_version_as_json_has_the_same_versions(clean_environ: dict[str, str]) -> None:
+    lines = acu("version", environ=clean_environ).stdout.splitlines()
+    known = json.loads(acu("version", "--json", environ=clean_environ).stdout)
+    assert lines[1] == f"python {known['python']} on {known.pop('machine')}"
+    assert [line.split()[:2] for line in lines] == [[part, version] for part, version in known.items()]
+
+
 @pytest.mark.parametrize("command", ["chat", "status"])
 def test_without_a_daemon_a_client_command_says_how_to_start_one(command: str, clean_environ: dict[str, str]) -> None:
     done = acu(command, environ=clean_environ)
@@ -94,8 +111,39 @@ def test_without_a_daemon_a_client_command_says_how_to_start_one(command: str, c
 def test_the_command_is_found_behind_the_configuration_option() -> None:
     assert command_named(["-c", "serve", "status"]) == "status"
     assert command_named(["--config=chat", "status", "chat"]) == "status"
+    assert command_named(["-cchat", "status", "chat"]) == "status"
     assert command_named(["--help"]) is None
     assert command_named([]) is None
+
+
+@pytest.mark.parametrize("option", ["-c{}", "-c {}", "--config={}", "--config {}"])
+def test_the_configuration_is_named_before_the_command_in_every_form(
+    option: str, tmp_path: Path, clean_environ: dict[str, str]
+) -> None:
+    file = tmp_path / "acu.yaml"
+    file.write_text("network: {max_connections: 77}\n")
+    done = acu(*option.format(file).split(), "config", "get", "network.max_connections", environ=clean_environ)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "77\n", "")
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_ctrl_c_ends_a_command_unless_the_caller_has_it_ignored(
+    ignored: bool, tmp_path: Path, clean_environ: dict[str, str]
+) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "s"))
+        silent.listen()
+        command = [sys.executable, "-m", "acu", "status", "--socket", str(tmp_path / "s")]
+        trap = "trap '' INT; " if ignored else ""
+        child = subprocess.Popen(
+            ["bash", "-c", f'{trap}exec "$@"', "bash", *command], cwd=ROOT, env=clean_environ, stderr=subprocess.DEVNULL
+        )
+        connection, _ = silent.accept()  # it runs, and waits for an answer
+        with connection:
+            child.send_signal(signal.SIGINT)
+            if ignored:
+                connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+            assert child.wait(60) == (exits.FAILED if ignored else exits.INTERRUPTED)
 
 
 def test_a_command_imports_no_other_command_and_no_heavy_library(clean_environ: dict[str, str]) -> None:

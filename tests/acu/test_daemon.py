@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -17,8 +18,14 @@ import psutil
 import pytest
 
 from acu.client import Answer
+from acu.config import AcuConfig
+from acu.daemon import warn_of_ignored
 from acu.errors import AcuError, ApiError
+from acu.hardware import probe_machine
+from acu.served import plan_models
+from agentflow.config import ModelConfig
 from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, until
+from tests.acu.test_served import model_folder
 
 SLOW = {"answer": "x" * 400, "tokens_per_s": 200.0}  # two seconds an answer
 ENDLESS = {"answer": "x" * 30_000, "tokens_per_s": 20.0}
@@ -301,13 +308,13 @@ def test_a_reload_says_what_it_kept_and_why(daemon: DaemonFactory, tmp_path: Pat
 
     for broken in ("not keys", '- !!int "zz"', "[" * 3000, '- {name: x, key: "\\ud800sk-00000000000000"}'):
         keys.write_text(broken)
-        line = reload("reloaded in part")
+        line = reload("nothing was reloaded")
         assert line["level"] == "error"
         assert list(line["kept"]) == ["the old API keys"]
         assert str(keys) in line["kept"]["the old API keys"]
     keys.unlink()
     os.mkfifo(keys, 0o600)
-    assert "is not a regular file" in reload("reloaded in part")["kept"]["the old API keys"]
+    assert "is not a regular file" in reload("nothing was reloaded")["kept"]["the old API keys"]
     good = running.config.read_text()
     running.config.write_text(good + "daemn: {}\n")
     kept = reload("nothing was reloaded")["kept"]
@@ -316,11 +323,23 @@ def test_a_reload_says_what_it_kept_and_why(daemon: DaemonFactory, tmp_path: Pat
     keys.unlink()
     keys.write_text("- {name: two, key: sk-two-000000000000}\n")
     keys.chmod(0o600)
-    assert list(reload("reloaded in part")["kept"]) == ["the running settings"]
+    line = reload("reloaded in part")
+    assert (line["renewed"], list(line["kept"])) == (["the API keys"], ["the running settings"])
     running.config.write_text(good)
     assert "kept" not in reload("reloaded")
-    assert "reloaded in part" in running.events()
     assert "sk-" not in running.log.read_text()
+
+
+def test_recommended_sampling_that_cannot_be_used_is_logged_with_the_models_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = model_folder(tmp_path / "mine")
+    (folder / "generation_config.json").write_text('{"top_p": 7}')
+    warn_of_ignored(plan_models(AcuConfig(models={"large": ModelConfig(model=str(folder))}), probe_machine()))
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert vars(record)["model"] == "mine"
+    assert "generation_config.json: top_p 7 is ignored" in vars(record)["why"]
 
 
 def test_the_log_is_json_off_a_terminal_and_has_one_line_a_request_without_its_content(daemon: DaemonFactory) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -21,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from acu.client import Client, Target
-from tests.acu.running import DaemonFactory, acu
+from tests.acu.running import DaemonFactory, acu, until
 
 
 def refusal(tmp_path: Path, environ: dict[str, str], document: Mapping[str, Any], *flags: str) -> str:
@@ -56,6 +57,7 @@ def test_a_model_that_is_not_there_names_the_command_that_pulls_it(
     chat, embed = refusals(tmp_path, clean_environ, {})
     assert chat.startswith("models.large.model: ")
     assert "acu models pull smollm2-135m-instruct" in chat
+    assert "acu serve --pull" in chat
     assert embed.startswith("models.embed.model: ")
 
 
@@ -131,13 +133,35 @@ def test_an_audit_log_that_cannot_be_written_is_refused(tmp_path: Path, clean_en
     assert "No such device or address" in text
 
 
+def test_a_start_that_is_refused_for_something_else_makes_no_audit_log(
+    tmp_path: Path, clean_environ: dict[str, str]
+) -> None:
+    audit = {"daemon": {"audit_log": str(tmp_path / "audit")}}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        text = refusal(tmp_path, clean_environ, {**audit, "network": {"bind_addr": address}}, *SCRIPTED)
+        assert text.startswith(f"network.bind_addr: {address} is in use")
+    keys = {"network": {"api_keys_file": str(tmp_path / "none")}}
+    assert "api_keys_file" in refusal(tmp_path, clean_environ, {**audit, **keys}, *SCRIPTED)
+
+
+def test_a_configuration_that_is_a_fifo_is_refused_without_waiting(
+    tmp_path: Path, clean_environ: dict[str, str]
+) -> None:
+    os.mkfifo(tmp_path / "fifo.yaml")
+    for words in (("serve", "-c"), ("config", "check")):
+        done = acu(*words, str(tmp_path / "fifo.yaml"), environ=clean_environ)
+        assert done.returncode == 2
+        assert done.stderr == f"acu: {tmp_path}/fifo.yaml: cannot be read: it is not a regular file\n"
+
+
 def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path, clean_environ: dict[str, str]) -> None:
     document = {
         "network": {"tls_cert_file": str(tmp_path / "none"), "tls_key_file": str(tmp_path / "none")},
         "daemon": {"audit_log": str(tmp_path / "no" / "audit")},
     }
     fields = [line.partition(":")[0] for line in refusals(tmp_path, clean_environ, document)]
-    assert fields == ["models.large.model", "models.embed.model", "network.tls_cert_file", "daemon.audit_log"]
+    assert fields == ["network.tls_cert_file", "models.large.model", "models.embed.model", "daemon.audit_log"]
 
 
 def test_tls_files_that_are_none_are_refused(tmp_path: Path, clean_environ: dict[str, str]) -> None:
@@ -186,6 +210,34 @@ def test_with_keys_and_tls_an_open_address_is_served(tmp_path: Path, daemon: Dae
     old.verify_mode = ssl.CERT_NONE
     with socket.create_connection(("127.0.0.1", int(port))) as raw, old.wrap_socket(raw) as wrapped:
         assert wrapped.version() in {"TLSv1.2", "TLSv1.3"}
+
+
+def test_a_renewed_certificate_is_shown_after_a_sighup_and_a_broken_one_is_not(
+    tmp_path: Path, daemon: DaemonFactory
+) -> None:
+    certificate, key = make_certificate(tmp_path)
+    files = {"tls_cert_file": str(certificate), "tls_key_file": str(key)}
+    running = daemon({"network": {"bind_addr": "127.0.0.1:0", **files}})
+    port = int(running.url.rpartition(":")[2])
+
+    def shown() -> str:
+        return ssl.get_server_certificate(("127.0.0.1", port))
+
+    first = certificate.read_text()
+    assert shown() == first
+    make_certificate(tmp_path)
+    renewed = certificate.read_text()
+    assert renewed != first
+    running.signal(signal.SIGHUP)
+    until(lambda: "reloaded" in running.events(), "the reload")
+    line = next(line for line in running.log_lines() if line["event"] == "reloaded")
+    assert line["renewed"] == ["the TLS certificate"]
+    assert shown() == renewed
+
+    certificate.write_text("no certificate")
+    running.signal(signal.SIGHUP)
+    until(lambda: "nothing was reloaded" in running.events(), "the refusal")
+    assert shown() == renewed
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="making a folder of another user needs root")

@@ -13,10 +13,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from acu.client import Client, Target
+from acu.reloading import LONGEST_LINE
 from tests.acu.running import ROOT, DaemonFactory, until
+from tests.acu.test_daemon import SLOW, Reader, open_stream
 
 
 class Manager:
@@ -100,6 +103,36 @@ def test_a_reload_that_is_refused_is_told_with_its_reason_for_as_long_as_it_is_s
     until(lambda: manager.values("STATUS")[-1] == "serving scripted, scripted-embed; 0 running, 0 waiting", "the end")
 
 
+def test_a_configuration_that_holds_anything_does_not_end_the_daemon(daemon: DaemonFactory, manager: Manager) -> None:
+    running = daemon(environ={"NOTIFY_SOCKET": manager.address})
+    good = running.config.read_text()
+    running.config.write_text(good + "".join(f'"\\ud800\\e[2J{number}": 1\n' for number in range(1000)))
+    running.signal(signal.SIGHUP)
+    until(lambda: manager.count("READY") == 2, "READY again")
+    (ended,) = [message["STATUS"] for message in manager.receive()[1:] if "READY" in message]
+    assert ended.startswith(r"nothing was reloaded; the running settings stay: \ud800\x1b[2J0: ")
+    assert len(ended) == LONGEST_LINE
+    running.config.unlink()
+    os.mkfifo(running.config)
+    running.signal(signal.SIGHUP)
+    until(lambda: manager.count("READY") == 3, "READY after a file that nobody writes")
+    assert running.status()["service"]["ready"]
+
+
+def test_a_reload_during_the_drain_is_too_late_to_be_told(daemon: DaemonFactory, manager: Manager) -> None:
+    running = daemon(environ={"NOTIFY_SOCKET": manager.address}, script=SLOW)
+    reader = Reader(open_stream(running))
+    until(lambda: running.running() == 1, "the run")
+    running.signal(signal.SIGTERM)
+    until(lambda: manager.count("STOPPING") == 1, "STOPPING")
+    running.signal(signal.SIGHUP)
+    reader.join()
+    assert running.wait() == 0
+    assert manager.count("RELOADING") == 0
+    assert manager.values("STATUS")[-1] == "draining"
+    assert "reloaded" not in running.events()
+
+
 def test_the_watchdog_is_fed_while_the_loop_goes_on_and_not_while_it_stands(
     daemon: DaemonFactory, manager: Manager
 ) -> None:
@@ -107,17 +140,17 @@ def test_the_watchdog_is_fed_while_the_loop_goes_on_and_not_while_it_stands(
     running = daemon(environ=environ)
     until(lambda: manager.count("WATCHDOG") >= 5, "five meals")
     running.signal(signal.SIGSTOP)  # as a loop that is stuck
-    time.sleep(0.3)
+    until(lambda: psutil.Process(running.pid).status() == psutil.STATUS_STOPPED, "the stop")
     before = manager.count("WATCHDOG")
-    time.sleep(1.0)
+    time.sleep(1.0)  # longer than the watchdog would wait
     assert manager.count("WATCHDOG") == before
     running.signal(signal.SIGCONT)
     until(lambda: manager.count("WATCHDOG") > before, "the next meal")
 
 
 def test_no_watchdog_is_fed_that_was_not_asked_for(daemon: DaemonFactory, manager: Manager) -> None:
-    daemon(environ={"NOTIFY_SOCKET": manager.address})
-    time.sleep(0.5)
+    running = daemon(environ={"NOTIFY_SOCKET": manager.address})
+    until(lambda: running.status()["daemon"]["loop_lag_p99_ms"] > 0, "beats of the pulse, which feeds it at each")
     assert manager.count("WATCHDOG") == 0
 
 

@@ -111,6 +111,30 @@ def test_files_that_the_configuration_names_must_be_there(tmp_path: Path) -> Non
         plan_models(config, report())
 
 
+def test_every_problem_of_every_model_is_told_at_once(tmp_path: Path) -> None:
+    wrong = ModelConfig(model=str(tmp_path / "none"), chat_template="/no.jinja", script="/no.yaml")
+    played = ModelConfig(model="p", engine="scripted", chat_template="/no.jinja", script="/no.yaml")
+    with pytest.raises(StartRefused) as refused:
+        plan_models(AcuConfig(models={"large": wrong, "play": played}, gpu=GpuConfig(device_id=3)), report(A10G))
+    assert [problem.partition(":")[0] for problem in refused.value.problems] == [
+        "gpu.device_id",
+        "models.large.chat_template",
+        "models.large.script",
+        "models.large.model",
+        "models.play.chat_template",
+        "models.play.script",
+    ]
+
+
+def test_what_a_model_recommends_and_cannot_be_used_is_in_its_plan(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "m")
+    (folder / "generation_config.json").write_text('{"temperature": 9, "top_k": 20}')
+    (plan,) = plan_models(AcuConfig(models={"large": ModelConfig(model=str(folder))}), report())
+    assert plan.sampling == Sampling(top_k=20)
+    assert len(plan.ignored) == 1
+    assert "temperature 9 is ignored" in plan.ignored[0]
+
+
 def test_sampling_is_the_operators_then_the_models_then_openais(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "m")
     (folder / "generation_config.json").write_text('{"temperature": 0.7, "top_k": 20}')

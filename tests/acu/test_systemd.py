@@ -46,6 +46,14 @@ def test_what_is_notified_arrives_as_systemd_reads_it(listening: tuple[str, sock
         receiver.recv(4096)
 
 
+def test_a_text_that_utf8_cannot_carry_is_told_escaped(listening: tuple[str, socket.socket]) -> None:
+    address, receiver = listening
+    notifier = Notifier(address)
+    notifier.status("half \ud800 of a pair")
+    assert receiver.recv(4096) == b"STATUS=half \\ud800 of a pair"
+    notifier.close()
+
+
 @pytest.mark.parametrize("address", [None, "", "/nowhere/notify", "vsock:1:2"])
 def test_without_a_reachable_address_nothing_happens(address: str | None) -> None:
     notifier = Notifier(address)

@@ -55,13 +55,38 @@ HONEST_SCHEMAS: dict[str, Any] = {
     },
     "itself within": {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}},
     "an escaped reference": {"$ref": "#/$defs/a~1b~0c", "$defs": {"a/b~c": True}},
+    "an encoded reference": {"$ref": "#/%24defs/A%5BB%5D", "$defs": {"A[B]": True}},
+    "an id that is none": {"properties": {"a": {"id": "a"}, "id": {"type": "string"}}},
     "definitions of an older draft": {"$ref": "#/definitions/a", "definitions": {"a": {"type": "string"}}},
     "a property named $ref": {"type": "object", "properties": {"$ref": {"type": "string"}}},
     "as deep as allowed": nested(LIMITS.max_depth),
     "a few references twice": doubling(8),
     "composition": {"allOf": [{"type": "object"}, {"if": {"required": ["a"]}, "then": {"required": ["b"]}}]},
+    "a name of its own": {"$id": "https://example.com/a", "$ref": "#/$defs/a", "$defs": {"a": {"type": "null"}}},
+    "a reference into another property": {"properties": {"a": {"type": "null"}, "b": {"$ref": "#/properties/a"}}},
+    "a reference into a list": {"anyOf": [{"type": "null"}, {"items": {"$ref": "#/anyOf/0"}}]},
+    "a constant that looks like a reference": {"const": {"$ref": "#/x"}},
     "patternProperties": {"type": "object", "patternProperties": {r"^x-\w{1,20}$": {"type": "string"}}},
 }
+
+UNSEEN: list[dict[str, Any]] = [
+    {"type": "array", "minItems": 1_000_000_000},
+    {"pattern": "(a{9999}){9999}"},
+    {"pattern": "(?=a)"},
+    {"enum": list(range(9_000))},
+    {"anyOf": [{"type": "null"}] * 3_000},
+    {"properties": {"a": {"$ref": "https://example.com/x"}}},
+    {"properties": {"a": {"$dynamicRef": "#a"}}},
+    {"anyOf": [{"$ref": "#/x"}]},
+    {"$ref": 5},
+    {"enum": 5},
+    {"allOf": 5},
+    {"type": "object", "properties": 5, "required": 7},
+    {"type": "array", "minItems": "a"},
+    {"type": "number", "minimum": "a"},
+    {"type": "string", "format": []},
+    {"properties": {"a": {"$ref": "#/x/d/0"}}, "d": [{"anyOf": [{"$ref": "#/x/d/1"}] * 2}, False]},
+]
 
 HOSTILE_SCHEMAS: dict[str, tuple[Any, str]] = {
     "a list": ([], "must be an object, not a list"),
@@ -103,6 +128,29 @@ HOSTILE_SCHEMAS: dict[str, tuple[Any, str]] = {
     ),
     "references that double": (doubling(20), "size with references written out"),
     "a dynamic reference": ({"$dynamicRef": "#a"}, "$dynamicRef is not supported"),
+    "a resource within": (
+        {"properties": {"a": {"$id": "https://example.com/a", "$ref": "#/$defs/b"}}, "$defs": {"b": {}}},
+        "an $id (or draft 4's id) within the schema is not supported",
+    ),
+    "a resource of draft 4 within": (
+        {
+            "$schema": "http://json-schema.org/draft-04/schema#",
+            "properties": {"a": {"id": "https://example.com/a", "allOf": [{"$ref": "#/definitions/b"}]}},
+            "definitions": {"b": {}},
+        },
+        "an $id (or draft 4's id) within the schema is not supported",
+    ),
+    "a reference to itself, encoded": (
+        {"$defs": {"a%62": {}, "ab": {"$ref": "#/$defs/a%62"}}},
+        "leads back to itself",
+    ),
+    **{f"a place for no schema: {x}"[:60]: ({"$ref": "#/x", "x": x}, "leads to a place for no schema") for x in UNSEEN},
+    "a reference into a constant": ({"$ref": "#/const", "const": {"type": "null"}}, "leads to a place for no schema"),
+    "a reference to all definitions": ({"$ref": "#/$defs", "$defs": {}}, "leads to a place for no schema"),
+    "a reference through a place for no schema": (
+        {"properties": {"a": {"$ref": "#/x/properties/a"}}, "x": {"properties": {"a": {"minItems": 10**9}}}},
+        "leads to a place for no schema",
+    ),
     "a pattern that is wrong": ({"pattern": "a("}, "pattern 'a(' is wrong at 1: missing ), unterminated subpattern"),
     "a pattern that multiplies": ({"pattern": "((a{100}){100}){100}"}, "1000000, and at most 20000"),
     "patterns that add up": (
@@ -147,6 +195,8 @@ HOSTILE_EXPRESSIONS = {
     "a{5,2}": "is wrong at",
     r"\p{L}": "is wrong at 0: bad escape",
     "a{99999999999}": "repeats too often",
+    "a{" + "9" * 5_000 + "}": "cannot be used: Exceeds the limit",
+    "(?a)(?u)b": "cannot be used: ASCII and UNICODE flags are incompatible",
     "a" * 70_000: "bytes: 70000, and at most 65536",
     "": "not empty",
 }
@@ -154,6 +204,8 @@ HOSTILE_EXPRESSIONS = {
 HONEST_GRAMMARS = [
     'root ::= "yes" | "no"',
     'root ::= item{1,50}\nitem ::= [a-z(]+ "|" # ((((',
+    'root ::= "{" [^"\\]]* \'[\' "a" # don\'t ((((',
+    "root ::= [[(] /* /\\/(((/ */ '\\'(' // \"((((",
     'start: sum\nsum: product ("+" product)*\nproduct: /[0-9]+/ ~ 1..5\n',
 ]
 
@@ -162,6 +214,9 @@ HOSTILE_GRAMMARS = {
     'root ::= (("a"{1000}){1000})': "repetitions, multiplied: 1000000",
     'root ::= "a"{' + "9" * 50_000 + "}": "repetitions, multiplied: 1000000000",
     'start: "a" ~ 1..99999': "repetitions, multiplied: 99999",
+    "root ::= a" + "{999999999}" * 5_000: "repetitions, multiplied: 1000000000",
+    'root ::= "' + "(" * 33: "nesting of brackets: 33, and at most 32",
+    'root ::= "\\"' + "(" * 33 + "\n": "nesting of brackets: 33, and at most 32",
     "root ::= " + "|".join(["a"] * 1_500): "alternatives: 1499",
     "x" * 70_000: "bytes: 70000",
     "": "not empty",

@@ -42,8 +42,7 @@ def test_admission_and_end_are_timed_and_the_reason_is_kept() -> None:
     run = make_run()
     run.advance(RunStatus.RUNNING)
     assert run.admitted_at is not None
-    assert run.finished_at is None
-    assert not run.final
+    assert (run.finished_at, run.final) == (None, False)
     run.advance(RunStatus.ABORTED, "client_gone")
     assert run.finished_at is not None
     assert run.finished_at >= run.admitted_at

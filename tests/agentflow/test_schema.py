@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -66,6 +67,18 @@ def test_a_flaw_is_named_with_its_place() -> None:
     assert flaw(schema) == "#/properties/a/anyOf/1/minLength must be a whole number, 0 or more"
 
 
+def test_the_place_of_a_flaw_is_written_for_the_flaw_alone() -> None:
+    schema: Any = {"properties": {"x" * 40_000: {"anyOf": [{}] * 8_000 + [5]}}}
+    tracemalloc.start()
+    try:
+        found = flaw(schema)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == f"#/properties/{'x' * 40_000}/anyOf/8000 must be a schema (an object or a boolean)"
+    assert most < 20_000_000
+
+
 def test_parts_are_schemas_and_not_the_data_beside_them() -> None:
     schema = {"properties": {"enum": {"type": "null"}}, "enum": [{}], "const": {"not": {}}, "not": False, "items": True}
     assert list(parts(schema)) == [("properties", "enum", {"type": "null"}), ("not", "", False), ("items", "", True)]
@@ -73,7 +86,13 @@ def test_parts_are_schemas_and_not_the_data_beside_them() -> None:
 
 @pytest.mark.parametrize(
     ("reference", "target"),
-    [("#", None), ("#/a", {"b/c~d": [1, 2]}), ("#/a/b~1c~0d", [1, 2]), ("#/a/b~1c~0d/1", 2)],
+    [
+        ("#", None),
+        ("#/a", {"b/c~d": [1, 2]}),
+        ("#/a/b~1c~0d", [1, 2]),
+        ("#/a/b~1c~0d/1", 2),
+        ("#/%61/b%7E1c~0d", [1, 2]),
+    ],
 )
 def test_a_local_reference_leads_to_its_target(reference: str, target: Any) -> None:
     root = {"a": {"b/c~d": [1, 2]}}

@@ -11,7 +11,7 @@ from acu.http.wire.decode import UNSUPPORTED, BodyDecoder, clean_json, clean_tex
 from acu.http.wire.sampling import Envelope, GenerationBody, Unsupported
 from agentflow.messages import ChatRequest, Message, Structured, Tool, ToolCall, ToolChoice
 
-FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$(?!\n)")]
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from acu.http.errors import BadRequest
 from acu.http.wire.decode import clean_json, clean_text
 from agentflow.messages import Caller, Sampling, Structured
+from agentflow.sampling import plain_top_k
 
 Unsupported = Annotated[None, Meta(description="Not supported: only null is accepted.")]
 INT64 = 2**63
@@ -139,7 +140,7 @@ class GenerationBody(Struct, kw_only=True, forbid_unknown_fields=True):
         given: dict[str, float | None] = {
             "temperature": self.temperature,
             "top_p": self.top_p,
-            "top_k": None if self.top_k is None else max(0, self.top_k),  # -1 is vLLM's other word for all tokens
+            "top_k": None if self.top_k is None else plain_top_k(self.top_k),
             "min_p": self.min_p,
             "presence_penalty": self.presence_penalty,
             "frequency_penalty": self.frequency_penalty,

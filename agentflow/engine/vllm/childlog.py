@@ -1,9 +1,12 @@
 """The output of an engine's processes, read line by line on the event loop.
 
 The processes write into one pipe (see child.py). A record of their logs begins with a separator and its level; lines
-without one belong to the record before, a traceback for instance. The first lines of warnings and worse go on into the
+without one belong to the record before, a traceback for instance. The first lines of errors and worse go on into the
 daemon's log, the rest only when it is set to debug. The last lines are kept, for `root_cause` to say why an engine did not
 start or why it ended. Lines that tell how far a start is are handed on as a stage and the part of it that is done.
+
+One piece is read in a turn of the loop, so that a process that writes without end does not hold it. Whoever needs what is
+left now, because the processes have ended, takes what the pipe can hold, and no more.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from agentflow.engine.vllm.startup import ALLOCATING, INITIALIZING, LOADED, LOAD
 
 KEPT_LINES = 400
 LONGEST_LINE = 16_384
+PIECE_BYTES = 16_384
+PIPE_BYTES = 65_536  # what Linux keeps of a pipe that nobody reads
 
 _log = logging.getLogger("agentflow.engine.vllm")
 _RECORD = re.compile(r"\x1e(?P<level>[A-Z]+) (?P<logger>[\w.]+): (?P<text>.*)")
@@ -50,9 +55,11 @@ class ChildLog:
         self._loop.add_reader(self._reading_fd, self._read)
 
     def close(self) -> None:
-        """Stop reading. Idempotent."""
+        """Take what is left, a line without its end included, and stop reading. Idempotent."""
         if self._reading_fd >= 0:
-            self._read()
+            self._read_rest()
+            if self._rest:
+                self._take(self._rest)
             self._loop.remove_reader(self._reading_fd)
             os.close(self._reading_fd)
             os.close(self.writing_fd)
@@ -61,7 +68,7 @@ class ChildLog:
     def root_cause(self) -> str | None:
         """The first error that the processes told of and that is no mere echo of another, or None."""
         if self._reading_fd >= 0:
-            self._read()
+            self._read_rest()
         errors = [match for line in self._lines if (match := _ERROR.match(line))]
         for match in errors:
             if _VAGUE.search(match["text"]):
@@ -70,17 +77,25 @@ class ChildLog:
             return text if match["name"] in ("ValueError", "RuntimeError") else f"{match['name']}: {text}"
         return None
 
-    def _read(self) -> None:
-        try:
-            while data := os.read(self._reading_fd, 65_536):
-                *lines, self._rest = (self._rest + data).split(b"\n")
-                self._rest = self._rest[-LONGEST_LINE:]
-                for line in lines:
-                    self._take(line[:LONGEST_LINE].decode("utf-8", "replace").rstrip("\r"))
-        except BlockingIOError:
-            return
+    def _read_rest(self) -> None:
+        for _ in range(PIPE_BYTES // PIECE_BYTES):
+            if not self._read():
+                return
 
-    def _take(self, line: str) -> None:
+    def _read(self) -> bool:
+        """Take one piece of what was written. Returns whether there was any."""
+        try:
+            data = os.read(self._reading_fd, PIECE_BYTES)
+        except BlockingIOError:
+            return False
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._rest = self._rest[-LONGEST_LINE:]
+        for line in lines:
+            self._take(line)
+        return True
+
+    def _take(self, raw: bytes) -> None:
+        line = raw[:LONGEST_LINE].decode("utf-8", "replace").rstrip("\r")
         record = _RECORD.match(line)
         text, level = line, logging.DEBUG
         if record:

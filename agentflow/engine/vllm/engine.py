@@ -35,10 +35,13 @@ _log = logging.getLogger(__name__)
 
 
 class VllmEngine:
-    """One vLLM engine, started once. `machine` is called when it starts, so that it sees the memory of that moment."""
+    """One vLLM engine, started once. `machine` is called when it starts, so that it sees the memory of that moment.
+
+    Compiling a grammar may take `grammar_compile_s` seconds.
+    """
 
     def __init__(
-        self, path: Path, config: ModelConfig, machine: Callable[[], MachineFacts], grammar_compile_s: float = 2.0
+        self, path: Path, config: ModelConfig, machine: Callable[[], MachineFacts], grammar_compile_s: float
     ) -> None:
         self._path = path
         self._config = config
@@ -95,7 +98,7 @@ class VllmEngine:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """Continue one sequence."""
         if (failure := self.failure) is not None:
-            raise failure
+            raise failure.again()
         llm = self._host.llm
         if llm is None:
             raise EngineDied("the engine has not been started")

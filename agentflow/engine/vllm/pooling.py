@@ -33,6 +33,7 @@ class VllmEmbedder:
         self._machine = machine
         self._host = EngineHost()
         self._outstanding = 0
+        self._max_running = 0
         self._progress_at = 0.0
         self._numbers = itertools.count()
 
@@ -47,6 +48,7 @@ class VllmEmbedder:
         choices = choose_pooling(model, self._config, self._machine())
         startup = Startup(expected_seconds(model.weights_bytes, compiled=choices.shown["compiled"]), progress)
         await self._host.start(choices, startup)
+        self._max_running = choices.max_running
         config = self._host.llm.vllm_config.model_config
         self.dimensions = config.get_hidden_size()
         return EngineInfo(
@@ -59,16 +61,17 @@ class VllmEmbedder:
 
     async def embed(self, inputs: Sequence[Sequence[int]]) -> Any:
         """As Embedder.embed. Raises InvalidRequest, EngineFailure."""
-        import numpy as np
+        import numpy as np  # here, because it takes 0.1 s to import, and vLLM has had it imported in its thread
 
         if (failure := self.failure) is not None:
-            raise failure
+            raise failure.again()
         tasks = [asyncio.ensure_future(self._embed_one(list(token_ids))) for token_ids in inputs]
         try:
             vectors = await asyncio.gather(*tasks)
         finally:
             for task in tasks:  # one has failed, or the caller is gone: nobody wants the others
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         return np.stack(vectors) if vectors else np.empty((0, self.dimensions), np.float32)
 
     async def _embed_one(self, token_ids: list[int]) -> Any:
@@ -84,7 +87,7 @@ class VllmEmbedder:
             async for output in self._host.llm.encode(prompt, PoolingParams(task="embed"), number):
                 vector = output.outputs.data.float().numpy()
         except EngineDeadError as error:
-            raise self.failure or EngineDied("the engine's process ended") from error
+            raise (self.failure or EngineDied("the engine's process ended")).again() from error
         except (VLLMClientError, ValueError) as error:
             raise InvalidRequest(str(error), param="input") from error
         except EngineGenerateError as error:
@@ -95,8 +98,14 @@ class VllmEmbedder:
         return vector
 
     def stats(self) -> EngineStats:
-        """As Embedder.stats."""
-        return EngineStats(outstanding=self._outstanding, last_progress_at=self._progress_at)
+        """As Embedder.stats. The engine runs as many inputs as it may; the others wait there."""
+        running = min(self._outstanding, self._max_running)
+        return EngineStats(
+            outstanding=self._outstanding,
+            running=running,
+            waiting=self._outstanding - running,
+            last_progress_at=self._progress_at,
+        )
 
     def kill(self, reason: EngineFailure | None = None) -> None:
         """As Embedder.kill."""

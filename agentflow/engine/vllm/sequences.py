@@ -119,7 +119,7 @@ class Sequence:
         """What came since the last call, as soon as there is something. Raises EngineFailure."""
         while not self._tokens and self._finish is None:
             if self._failure is not None:
-                raise type(self._failure)(*self._failure.args) from self._failure  # each reader its own traceback
+                raise self._failure.again()
             self._waiter = waiter = self._loop.create_future()
             try:
                 await waiter

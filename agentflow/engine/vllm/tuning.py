@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from agentflow.config import ModelConfig
 from agentflow.engine.vllm.facts import MachineFacts, ModelFacts
@@ -35,19 +34,37 @@ _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 class EngineChoices(Struct, frozen=True):
     """What was chosen. `args` are keyword arguments of AsyncEngineArgs, `environment` variables of vLLM's processes.
 
-    `shown` is the gist for people. `kv_cache_bytes` is None where vLLM itself sizes the pool.
+    All follow from the same `args`, the operator's `engine_args` among them. `shown` is the gist for people.
     """
 
     args: dict[str, Any]
     environment: dict[str, str]
     shown: dict[str, Any]
     max_running: int
-    max_model_len: int
-    kv_cache_bytes: int | None
 
 
 def choose(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> EngineChoices:
     """Decide. Raises EngineStartFailed, naming the figures and what to change, when the model does not fit."""
+    return _choices(_own_args(model, config, machine) | config.engine_args, machine)
+
+
+def choose_pooling(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> EngineChoices:
+    """As `choose`, for an engine that turns texts into vectors: no steps to share out, and no prefix to find again.
+
+    On a CPU the pool keeps its size, although only models with causal attention take it: without one vLLM wants nine
+    tenths of the machine's memory to be free.
+    """
+    generating = ("enable_chunked_prefill", "enable_prefix_caching", "scheduling_policy", "max_logprobs", "block_size",
+                  "structured_outputs_config", *(["kv_cache_memory_bytes"] if machine.gpu else []))  # fmt: skip
+    args = {name: value for name, value in _own_args(model, config, machine).items() if name not in generating}
+    asked = config.engine_args.get("max_model_len")
+    longest = asked if isinstance(asked, int) and asked > 0 else args["max_model_len"]
+    args |= {"runner": "pooling", "max_num_batched_tokens": max(args["max_num_batched_tokens"], longest)}
+    return _choices(args | config.engine_args, machine)
+
+
+def _own_args(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> dict[str, Any]:
+    """What we choose, before the operator's `engine_args`. Raises EngineStartFailed."""
     if model.weights_bytes == 0 and config.engine_args.get("load_format") != "dummy":
         raise EngineStartFailed(f"{model.path} holds no weights (*.safetensors); pull the model again")
     dtype = _dtype(model, config, machine)
@@ -76,30 +93,22 @@ def choose(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> Eng
         args |= _gpu_share(model, kv_bytes, machine)
     else:
         args |= {"block_size": CPU_BLOCK, "enforce_eager": True}
-    args |= config.engine_args
+    return args
+
+
+def _choices(args: dict[str, Any], machine: MachineFacts) -> EngineChoices:
+    """All that follows from the final arguments. Raises EngineStartFailed."""
+    running, kv_bytes = args["max_num_seqs"], args.get("kv_cache_memory_bytes")
+    if not isinstance(running, int) or not isinstance(kv_bytes, int | None):
+        raise EngineStartFailed(
+            "engine_args: max_num_seqs and kv_cache_memory_bytes must be whole numbers; correct them"
+        )
     return EngineChoices(
         args=args,
         environment=_environment(machine, compiled=not args.get("enforce_eager", False)),
         shown=_shown(args, machine),
-        max_running=int(args["max_num_seqs"]),
-        max_model_len=int(args["max_model_len"]),
-        kv_cache_bytes=kv_bytes,
+        max_running=running,
     )
-
-
-def choose_pooling(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> EngineChoices:
-    """As `choose`, for an engine that turns texts into vectors: no steps to share out, and no prefix to find again.
-
-    On a CPU the pool keeps its size, although only models with causal attention take it: without one vLLM wants nine
-    tenths of the machine's memory to be free.
-    """
-    choices = choose(model, replace(config, engine_args={}), machine)
-    generating = ("enable_chunked_prefill", "enable_prefix_caching", "scheduling_policy", "max_logprobs", "block_size",
-                  "structured_outputs_config", *(["kv_cache_memory_bytes"] if machine.gpu else []))  # fmt: skip
-    args = {name: value for name, value in choices.args.items() if name not in generating}
-    args |= {"runner": "pooling", "max_num_batched_tokens": max(args["max_num_batched_tokens"], choices.max_model_len)}
-    args |= config.engine_args
-    return replace(choices, args=args, shown=_shown(args, machine))
 
 
 def _shown(args: dict[str, Any], machine: MachineFacts) -> dict[str, Any]:

@@ -19,13 +19,14 @@ from pathlib import Path
 import pytest
 
 from acu.chat import Conversation, visible
-from acu.commands.chat import loading_text
+from acu.commands.chat import loading_stage, loading_text
 from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu, until
 
 PROMPT = "\x1b[?2004h"  # bracketed paste is switched on: the line editor listens
 SCRIPT = {
     "rules": [
         {"match": "^slow$", "answer": "tick " * 2000, "tokens_per_s": 100.0},
+        {"match": "^long$", "answer": "x" * 3000},
         {"match": "be brief", "within": "prompt", "answer": "ok."},
         {"match": "two\nlines", "answer": "both arrived"},
         {"match": "first(.|\n)*You said: first(.|\n)*second", "within": "prompt", "answer": "I remember"},
@@ -61,6 +62,30 @@ def test_options_reach_the_model(running: RunningDaemon) -> None:
     assert chat(running, "--once", "x", "--system", "be brief").stdout == "ok.\n"
 
 
+def test_an_answer_that_is_cut_says_so_beside_it(running: RunningDaemon) -> None:
+    done = chat(running, "--once", "abcdefgh", "--max-tokens", "5")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "You s\n", "cut at 5 tokens; --max-tokens allows more\n")
+    done = chat(running, "--max-tokens", "5", stdin="x\n")
+    assert (done.stdout, done.stderr) == ("You s\n", "cut at 5 tokens; --max-tokens allows more, or say: go on\n")
+
+
+def test_without_a_limit_an_answer_ends_at_1024_tokens(running: RunningDaemon) -> None:
+    done = chat(running, "--once", "long")
+    assert (len(done.stdout), done.stderr) == (1024 + len("\n"), "cut at 1024 tokens; --max-tokens allows more\n")
+
+
+def test_where_less_than_the_default_is_left_the_answer_has_just_that(daemon: DaemonFactory) -> None:
+    small = daemon({"models": {"large": {"model": "any", "max_model_len": 256}}}, script=SCRIPT)
+    assert chat(small, "--once", "hello").stdout == "You said: hello\n"
+    done = chat(small, "--once", "long")
+    assert 0 < len(done.stdout) < 256
+    assert done.stderr == "cut where the model's context ends\n"
+    assert "/clear begins anew" in chat(small, stdin="long\n").stderr
+    done = chat(small, "--once", "hello", "--max-tokens", "1024")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "has a context of 256" in done.stderr
+
+
 def test_errors_of_the_api_are_one_line_and_exit_code_1(running: RunningDaemon) -> None:
     done = chat(running, "--once", "x", "--model", "no-such-model")
     assert (done.returncode, done.stdout) == (1, "")
@@ -70,10 +95,21 @@ def test_errors_of_the_api_are_one_line_and_exit_code_1(running: RunningDaemon) 
 
 
 def test_a_pipe_is_a_conversation_of_a_line_each(running: RunningDaemon) -> None:
-    done = chat(running, stdin="first\nsecond\n\n/model nope\nx\n")
+    done = chat(running, stdin="first\nsecond\n\n/model scripted-embed\nx\n")
     assert done.stdout == "You said: first\nI remember\n"
     assert "error: " in done.stderr
     assert done.returncode == 1
+
+
+def test_a_model_that_is_not_served_is_refused_and_the_conversation_goes_on_with_the_old_one(
+    running: RunningDaemon,
+) -> None:
+    done = chat(running, stdin="/model nosuch\nx\n")
+    assert (done.returncode, done.stdout) == (1, "You said: x\n")
+    assert done.stderr.startswith("nosuch is not served; served: scripted, large, ")
+    assert done.stderr.endswith("; now: large\n")
+    done = chat(running, stdin="/model scripted\nx\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "You said: x\n", "talking to scripted\n")
 
 
 def test_commands_change_the_conversation(running: RunningDaemon) -> None:
@@ -224,6 +260,8 @@ def test_loading_names_the_models_that_are_not_ready() -> None:
     assert loading_text({"ready": False, "reason": "draining", "models": []}) == "draining"
     reading = {"ready": False, "reason": "b loads", "models": models, "preloading": "reading b: 5% at 9 MB/s"}
     assert loading_text(reading) == "loading b: loading 50%; reading b: 5% at 9 MB/s"
+    assert loading_stage({"ready": False, "reason": "b loads", "models": models}) == ("a: ready", "b: loading")
+    assert loading_stage({"ready": False, "reason": "draining", "models": []}) == ("draining",)
 
 
 def test_without_waiting_it_fails_while_the_model_loads_and_says_how_far_it_is(daemon: DaemonFactory) -> None:

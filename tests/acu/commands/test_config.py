@@ -16,6 +16,7 @@ from acu.config.fields import fields_of
 from tests.acu.models.modelfiles import write_model
 from tests.acu.running import ROOT, DaemonFactory, acu
 from tests.acu.test_daemon_start import make_certificate
+from tests.acu.test_served import model_folder
 
 PLAYED = "models: {large: {model: any, engine: scripted}}\n"  # a model that needs no files
 
@@ -46,7 +47,8 @@ def test_the_schema_takes_what_the_reader_takes_and_refuses_unknown_keys(clean_e
     mistakes: tuple[dict[str, Any], ...] = (
         {"netwrk": {}},
         {"network": {"socket_mode": "abc"}},
-        {"models": {"large": {"max_running": 0}}},
+        {"models": {"large": {"model": "m", "max_running": 0}}},
+        {"models": {"large": {"max_running": 2}}},
     )
     for wrong in mistakes:
         with pytest.raises(jsonschema.ValidationError):
@@ -150,6 +152,17 @@ def test_check_says_that_a_model_does_not_fit(tmp_path: Path, clean_environ: dic
     assert done.stderr.startswith(f"acu: models: the weights of models.embed ({folder}) need 8388608 MiB of memory")
 
 
+def test_check_warns_of_recommended_sampling_that_cannot_be_used(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    folder = model_folder(tmp_path / "model")
+    (folder / "generation_config.json").write_text('{"top_k": "\\u001b[2J"}')
+    file = tmp_path / "acu.yaml"
+    file.write_text(f"models: {{large: {{model: {folder}}}}}\n")
+    done = acu("config", "check", str(file), environ=clean_environ)
+    assert (done.returncode, done.stdout) == (0, f"{file}: valid\n")
+    assert done.stderr.startswith(f"acu: {folder}/generation_config.json: top_k '\\x1b[2J' is ignored: Expected ")
+    assert done.stderr.count("\n") == 1
+
+
 def tree(folder: Path) -> list[tuple[str, int, int]]:
     """Every path below a folder, with its mode and when it was last written."""
     found = [(path, path.lstat()) for path in sorted(folder.rglob("*"))]
@@ -166,7 +179,12 @@ def test_show_tells_where_each_value_came_from(tmp_path: Path, clean_environ: di
     assert shown["origins"]["daemon.log_level"] == "ACU_DAEMON__LOG_LEVEL"
     assert shown["origins"]["daemon.log_format"] == "default"
     assert shown["origins"]["models.large.model"] == f"{file}:2"
+    assert shown["origins"]["models.large.engine_args.a.b"] == f"{file}:2"
     assert shown["origins"]["models.large.dtype"] == "default"
+    environ["ACU_MODELS__LARGE"] = "{model: n, sampling: {top_k: 5}}"
+    origins = json.loads(acu("config", "show", "--json", environ=environ).stdout)["origins"]
+    assert origins["models.large.model"] == origins["models.large.sampling.top_k"] == "ACU_MODELS__LARGE"
+    assert origins["models.large.sampling.top_p"] == "default"
     table = acu("config", "show", environ=environ).stdout
     assert f"# file: {file}" in table
     assert "daemon.log_level" in table

@@ -23,6 +23,11 @@ from tests.acu.config.files import problems, write
         ("network: {bind_addr: '[::]:8228', api_keys_file: k}", "set network.tls_cert_file, network.tls_key_file"),
         ("models: {a: {model: m}, b: {model: m}}", "models.b: the name 'm' belongs to models.a too"),
         ("models: {a: {model: m, engine: encoder}}", "models.a.engine: 'encoder' makes vectors"),
+        ("models: {embed: {model: m, sampling: {top_k: 1}}}", "models.embed.sampling: is for models that generate"),
+        (
+            "models: {a: {model: m, role: embed, sampling: {min_p: 0}}}",
+            "models.a.sampling: is for models that generate",
+        ),
         ("models: {Large: {model: m}}", "models.Large: 'Large': expected text of the form"),
         ("network: 3", "network: 3: expected a section with keys bind_addr"),
         ("models: [a]", "models: ['a']: expected a mapping from names to sections"),
@@ -30,6 +35,10 @@ from tests.acu.config.files import problems, write
 )
 def test_contradictions_name_the_field_and_what_to_do(tmp_path: Path, text: str, problem: str) -> None:
     assert any(problem in found for found in problems(tmp_path, text)), problems(tmp_path, text)
+
+
+def test_sampling_that_says_nothing_is_no_contradiction(tmp_path: Path) -> None:
+    load({"HOME": str(tmp_path)}, file=write(tmp_path / "ok.yaml", "models: {embed: {model: m, sampling: {}}}"))
 
 
 def test_a_socket_path_that_the_kernel_cannot_take_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,14 @@ def test_what_could_surprise_or_explode_is_refused_with_the_file(tmp_path: Path,
     with pytest.raises(ConfigError, match=message) as refused:
         read(tmp_path, content)
     assert str(refused.value).startswith(str(tmp_path / "f.yaml"))
+
+
+def test_a_fifo_a_folder_and_a_device_are_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero")):
+        with pytest.raises(ConfigError, match="cannot be read: it is not a regular file") as refused:
+            read_document(path)
+        assert str(refused.value).startswith(str(path))
 
 
 def test_an_empty_file_is_an_empty_document(tmp_path: Path) -> None:

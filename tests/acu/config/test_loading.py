@@ -49,6 +49,25 @@ def test_a_models_section_replaces_the_default_models_and_a_variable_changes_one
     assert loaded.config.models["only"].max_running == 3
 
 
+def test_a_variable_that_holds_a_section_is_the_origin_of_all_that_is_in_it_and_of_nothing_else(tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "acu.yaml", "models:\n  large: {model: m, sampling: {top_p: 0.5, min_p: 0.1}}\n  b: {model: n}"
+    )
+    environ = {"HOME": str(tmp_path), "ACU_MODELS__LARGE__SAMPLING": "{min_p: 0.2, top_k: 5}"}
+    loaded = load(environ, file=file)
+    variable = "ACU_MODELS__LARGE__SAMPLING"
+    assert {path.rpartition(".")[2]: origin for path, origin in loaded.origins.items() if ".sampling." in path} == {
+        "min_p": variable,
+        "top_k": variable,
+    }
+    assert loaded.origins["models.large.model"] == f"{file}:2"
+    loaded = load({**environ, "ACU_MODELS__LARGE": "{model: other}", "ACU_MODELS__B__MAX_RUNNING": "3"}, file=file)
+    assert loaded.origins["models.large.model"] == "ACU_MODELS__LARGE"
+    assert loaded.origins["models.large.sampling.top_k"] == variable, "the longer name comes later, and wins"
+    assert loaded.origins["models.b.model"] == f"{file}:3"
+    assert loaded.origins["models.b.max_running"] == "ACU_MODELS__B__MAX_RUNNING"
+
+
 def test_an_empty_variable_means_null(tmp_path: Path) -> None:
     assert load({"HOME": str(tmp_path), "ACU_NETWORK__BIND_ADDR": ""}).config.network.bind_addr is None
 
@@ -84,7 +103,7 @@ def test_unknown_variables_are_refused_by_name_and_the_exempt_ones_are_not(tmp_p
         "ACU_FOO: unknown variable; a field's is ACU_SECTION__FIELD",
         "daemon.log_levl: unknown key; did you mean log_level? (ACU_DAEMON__LOG_LEVL)",
     )
-    load({"HOME": str(tmp_path), "ACU_TEST_X": "1", "ACU_DAEMON_PID": "1", "ACU_CONFIG": ""})
+    load({"HOME": str(tmp_path), "ACU_TEST_X": "1", "ACU_DAEMON_PID": "1", "ACU_CONFIG": "", "ACU_API_KEY": "k"})
 
 
 def test_the_file_is_the_named_one_then_the_variable_then_the_users_own(tmp_path: Path) -> None:

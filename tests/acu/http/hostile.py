@@ -186,6 +186,7 @@ def _form_cases() -> Iterator[Case]:
     yield field("a tool of no type", "missing_required_parameter", "tools[0].type", tools=[{"function": {"name": "f"}}])
     yield field("two tools, one name", "invalid_value", "tools[1].function.name", tools=[tool("f"), tool("f")])
     yield field("a tool's name with a space", "invalid_value", "tools[0].function.name", tools=[tool("rm -rf")])
+    yield field("a tool's name with a newline", "invalid_value", "tools[0].function.name", tools=[tool("f\n")])
     yield field("a tool's name of 65", "invalid_value", "tools[0].function.name", tools=[tool("x" * 65)])
     yield field("parameters as a string", "invalid_type", "tools[0].function.parameters", tools=[tool("f", "none")])
     yield field(
@@ -218,6 +219,27 @@ def _form_cases() -> Iterator[Case]:
         "a schema of 100 KB", {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(4000)}}
     )
     yield _schema_case("a schema that refers to itself", {"$ref": "#"})
+    for name, part in [
+        ("numbers for an enum", {"enum": 5}),
+        ("a number for a reference", {"$ref": 5}),
+        ("a billion items", {"type": "array", "minItems": 10**9}),
+        ("a reference to the network", {"properties": {"city": {"$ref": "http://localhost:1/x"}}}),
+    ]:
+        yield _schema_case(f"{name}, where no schema is looked for", {"$ref": "#/x", "x": part})
+    within = {"$id": "http://localhost:1/x", "$ref": "#/$defs/y"}
+    yield _schema_case("a resource within a schema", {"properties": {"city": within}, "$defs": {"y": {}}})
+    yield _schema_case("half a surrogate in a pattern", {"type": "string", "pattern": r"\ud800"})
+    yield _structured_case("a regex whose flags contradict", "regex", "(?a)(?u)b")
+    yield _structured_case("a count of 5,000 digits", "regex", "a{" + "9" * 5_000 + "}")
+    yield _structured_case("half a surrogate in a regex", "regex", r"\ud800")
+    yield _structured_case("5,000 repetitions in a grammar", "grammar", "root ::= a" + "{999999999}" * 5_000)
+    for name, text in [
+        ("spaces", "{" + " " * 60_000),
+        ("sets", "[a" * 30_000),
+        ("quotation marks", "'\\" * 30_000),
+        ("slashes", "/\\" * 30_000),
+    ]:
+        yield _structured_case(f"a grammar of {name} that are not closed", "grammar", text)
     yield _structured_case("catastrophic regex", "regex", "(" * 20 + "a" + "+)" * 20 + "$")
     yield _structured_case("a regex that counts", "regex", "(((a{1,999}){1,999}){1,999}){1,999}")
     yield _structured_case("a regex that ends too soon", "regex", "(((")
@@ -258,6 +280,9 @@ def _heavy_cases() -> Iterator[Case]:
     yield heavy("1,000,000 prompts", prompts, COMPLETIONS)
     inputs = json.dumps({"model": "scripted-embed", "input": [70_000] * 1_000_000}).encode()
     yield heavy("1,000,000 token ids", inputs, EMBEDDINGS)
+    numbers = b",".join([b"7" * 4_000] * 2_000)
+    options = chat()[:-1] + b',"prompt_cache_options":{"a":[' + numbers + b"]}}"
+    yield heavy("2,000 numbers of 4,000 digits", options)
     yield body_case("10 MB of white space", b" " * 10_000_000, 400, "invalid_json")
     yield field("a field name of 9 MB", "unknown_parameter", "x" * 128 + "...", **{"x" * 9_000_000: 1})
     yield field(
@@ -326,6 +351,11 @@ def _http_cases() -> Iterator[Case]:
     yield wire(
         "Host localhost.evil.example", request(chat(), host="localhost.evil.example:80"), 403, "host_not_allowed"
     )
+    yield wire("Host, a port of no digits", request(chat(), host="localhost:\xb2"), 403, "host_not_allowed")
+    yield wire("Host, a port that is none", request(chat(), host="localhost:99999"), 403, "host_not_allowed")
+    yield wire(
+        "Origin of another scheme", request(chat(), extra="Origin: evil://localhost\r\n"), 403, "origin_not_allowed"
+    )
     yield wire("Host of no UTF-8", request(chat(), host="evil\xff\xfe"), 403, "host_not_allowed")
     yield wire("a path of no UTF-8", request(chat(), path="/v1/\xff\xfe"), 400, "bad_request")
     yield wire(
@@ -338,7 +368,13 @@ def _http_cases() -> Iterator[Case]:
     both = f"Content-Length: {len(smuggled)}\r\nTransfer-Encoding: chunked\r\n"
     yield wire("smuggling, CL and TE", request(smuggled, extra=both), 400, "bad_request")
     yield wire("smuggling, odd TE", request(smuggled, extra="Transfer-Encoding: xchunked\r\n"), 400, "bad_request")
-    yield wire("a chunk size of no hex", chunked + b"zz\r\n", 400, "bad_request")
+    yield wire("a chunk size of no hex", chunked + b"zz\r\n", 400, "invalid_body")
+    yield Case(
+        name="a later chunk size of no hex",
+        pieces=(chunked + b"1\r\n{\r\n", 0.05, b"zz\r\n"),
+        status=400,
+        code="invalid_body",
+    )
     yield wire("negative length", request(length=-5), 400, "bad_request")
     yield wire("a method of no kind", request(method="BREW"), 400, "bad_request_line")
     yield wire("a known method, out of place", request(method="DELETE"), 405, "method_not_allowed")
@@ -352,6 +388,11 @@ def _http_cases() -> Iterator[Case]:
     )
     yield wire("binary noise", bytes(range(128, 256)) + b"\r\n\r\n", 400, "bad_request_line")
     yield wire("HTTP/9.9", b"GET /healthz HTTP/9.9\r\nHost: localhost\r\n\r\n", 400, "bad_request")
+    for version in ("2.0", "0.9"):
+        raw = request(method="GET", path="/healthz").replace(b"HTTP/1.1", f"HTTP/{version}".encode())
+        yield wire(f"HTTP/{version}", raw, 400, "unsupported_version")
+    zipped = request(extra="Transfer-Encoding: gzip, chunked\r\n") + b"2\r\n{}\r\n0\r\n\r\n"
+    yield wire("a zipped transfer", zipped, 400, "unsupported_encoding")
     yield wire("a header of 100 KB", request(extra=f"X-Big: {'x' * 100_000}\r\n"), 431, "headers_too_large")
     yield wire(
         "10,000 headers", request(extra="".join(f"X-{i}: y\r\n" for i in range(10_000))), 431, "headers_too_large"

@@ -23,6 +23,14 @@ def test_an_audit_line_is_the_record_with_its_time() -> None:
     assert line == {"time": 1_700_000_000.123, **msgspec.structs.asdict(RECORD)}
 
 
+def test_no_model_breaks_an_audit_line() -> None:
+    record = msgspec.structs.replace(RECORD, model="a\u2028b\u0085c\U0001f600\n")
+    line = audit_line(record, 1.0)
+    assert line.isascii()
+    assert len(line.splitlines()) == 1
+    assert msgspec.json.decode(line) == {"time": 1.0, **msgspec.structs.asdict(record)}
+
+
 def test_a_request_is_counted_logged_and_audited_once(caplog: pytest.LogCaptureFixture) -> None:
     counted: list[tuple[str, int]] = []
     audited: list[bytes] = []
@@ -37,9 +45,12 @@ def test_a_request_is_counted_logged_and_audited_once(caplog: pytest.LogCaptureF
     assert "uid" not in said
 
 
-@pytest.mark.parametrize("route", ["/healthz", "/readyz", "/metrics"])
-def test_what_machines_probe_all_the_time_is_logged_at_debug(caplog: pytest.LogCaptureFixture, route: str) -> None:
+@pytest.mark.parametrize("route", ["/healthz", "/readyz", "/metrics", "/acu/v1/status"])
+@pytest.mark.parametrize(("status", "level"), [(200, "DEBUG"), (503, "DEBUG"), (403, "INFO")])
+def test_what_machines_probe_all_the_time_is_logged_at_debug_unless_it_was_refused(
+    caplog: pytest.LogCaptureFixture, route: str, status: int, level: str
+) -> None:
     with caplog.at_level(logging.DEBUG):
-        Journal(Hooks()).request_ended(msgspec.structs.replace(RECORD, route=route, path=route))
+        Journal(Hooks()).request_ended(msgspec.structs.replace(RECORD, route=route, path=route, status=status))
         Journal(Hooks()).request_ended(RECORD)
-    assert [record.levelname for record in caplog.records] == ["DEBUG", "INFO"]
+    assert [record.levelname for record in caplog.records] == [level, "INFO"]

@@ -190,10 +190,15 @@ def test_json_is_read_as_well(tmp_path: Path) -> None:
     assert (found.name, found.tenant, found.scopes) == ("a", "default", frozenset({"inference"}))
 
 
-def test_a_file_that_everybody_can_read_is_refused_with_the_command_to_run(tmp_path: Path) -> None:
-    path = write(tmp_path, FILE, 0o644)
-    with pytest.raises(KeyFileError, match=f"chmod o-rw {path}"):
+@pytest.mark.parametrize("mode", [0o644, 0o602, 0o620, 0o660])
+def test_a_file_that_others_can_read_or_write_is_refused_with_the_command_to_run(tmp_path: Path, mode: int) -> None:
+    path = write(tmp_path, FILE, mode)
+    with pytest.raises(KeyFileError, match=f"chmod g-w,o-rw {path}"):
         load_key_ring(path)
+
+
+def test_a_group_may_read_the_file(tmp_path: Path) -> None:
+    assert load_key_ring(write(tmp_path, FILE, 0o640)).keys
 
 
 @pytest.mark.parametrize(
@@ -204,6 +209,9 @@ def test_a_file_that_everybody_can_read_is_refused_with_the_command_to_run(tmp_p
         ("name: a", "list"),
         ("- {name: a}", "either"),
         ("- {name: a, key: short}", "length"),
+        ('- {name: "a\\n", key: sk-0123456789abcdef}', "regex"),
+        ('- {name: a, tenant: "a\\n", key: sk-0123456789abcdef}', "regex"),
+        (f'- {{name: a, key_sha256: "{"0" * 64}\\n"}}', "regex"),
         ("- {name: a b, key: sk-0123456789abcdef}", "regex"),
         ("- {name: a, key: sk-0123456789abcdef, scopes: [root]}", "enum"),
         ("- {name: a, key: sk-0123456789abcdef, scope: admin}", "unknown field"),

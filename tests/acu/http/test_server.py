@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from acu.http import server
 from acu.http.audit import Hooks
 from acu.http.auth import Keys
 from tests.acu.http.hostile import chat, request
@@ -152,6 +154,20 @@ async def test_a_client_that_closes_its_sending_half_counts_as_gone_and_is_told_
         (record,) = await served.recorded(1)
     assert (reply.status, reply.error["code"], reply.closed) == (400, "half_closed", True)
     assert (record["status"], record["reason"], record["route"]) == (499, "client_gone", "/v1/chat/completions")
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.05])
+async def test_requests_behind_another_are_told_so_too(pause: float) -> None:
+    async with serving() as served:
+        reader, writer = await served.connect()
+        writer.write(request(method="GET", path="/healthz") + slow_chat())
+        await asyncio.sleep(pause)
+        writer.write_eof()
+        replies = [await read_reply(reader) for _ in range(2)]
+        assert await reader.read() == b""
+        first, second = await served.recorded(2)
+    assert [(reply.status, reply.error.get("code")) for reply in replies] == [(200, None), (400, "half_closed")]
+    assert (first["status"], second["status"], second["reason"]) == (200, 499, "client_gone")
 
 
 async def test_a_stream_ends_with_the_clients_sending_half() -> None:
@@ -319,3 +335,111 @@ async def test_with_keys_the_audit_tells_who_did_what_and_no_content(tmp_path: P
     assert b"hello" not in everything
     assert b"sk-team" not in everything
     assert served.responses == [("/v1/chat/completions", 401), ("/v1/chat/completions", 200)]
+
+
+async def test_the_audit_names_whom_a_missing_scope_turned_away(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    path.write_text("- {name: team, key: sk-team-0123456789, tenant: blue}")
+    path.chmod(0o600)
+    asked = b"GET /acu/v1/status HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-team-0123456789\r\n\r\n"
+    async with serving(keys=Keys(path)) as served:
+        refused = await talk(served, iter([asked]))
+        (record,) = await served.recorded(1)
+    assert refused.status == 403
+    assert (record["code"], record["key"], record["tenant"]) == ("missing_scope", "team", "blue")
+
+
+async def read_nothing_of(raw: bytes, **changed: Any) -> tuple[list[tuple[str, int]], bytes]:
+    """Send `raw` over the unix socket, which holds 200 KB, and read nothing until the server has ended the connection.
+
+    What was answered, and the bytes that were still to be read.
+    """
+    async with serving(limits(slow_reader_s=0.3, **changed)) as served:
+        reader, writer = await served.connect(unix=True, limit=1024)
+        writer.write(raw)
+        async with asyncio.timeout(10):
+            while not served.runner.open_connections:
+                await asyncio.sleep(0.005)
+            while served.runner.open_connections:
+                await asyncio.sleep(0.005)
+        rest = await reader.read()
+        writer.transport.abort()
+        return served.responses, rest
+
+
+def embed_many(inputs: int, extra: str = "") -> bytes:
+    """A request whose answer has about 110 bytes an input."""
+    body = msgspec.json.encode({"model": "scripted-embed", "input": ["x"] * inputs})
+    return request(body, path="/v1/embeddings", extra=extra)
+
+
+OPENAPI = request(method="GET", path="/openapi.json", content_type=None)
+LAST = embed_many(300, "Connection: close\r\n")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        embed_many(2048) * 3,
+        OPENAPI * 40,
+        OPENAPI * 4 + LAST,  # which leaves less than what holds up an answer
+    ],
+    ids=["large answers", "many small answers", "the last answer of a connection"],
+)
+async def test_an_answer_that_nobody_reads_ends_its_connection(raw: bytes) -> None:
+    responses, _ = await read_nothing_of(raw)
+    assert responses[-1] == ("-", 408)
+    assert {status for _, status in responses[:-1]} == {200}
+
+
+async def test_an_answer_that_is_read_slowly_comes_whole() -> None:
+    loop = asyncio.get_running_loop()
+    async with serving(limits(slow_reader_s=1.5)) as served:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.setblocking(False)
+            await loop.sock_connect(client, str(served.unix))
+            await loop.sock_sendall(client, embed_many(2048) * 3 + LAST)
+            answer = b""
+            while piece := await loop.sock_recv(client, 16 * 1024):  # 700 KB in 2 s, 480 KB in `slow_reader_s`
+                answer += piece
+                await asyncio.sleep(0.05)
+    assert answer.count(b"HTTP/1.1 200 OK") == answer.count(b'"usage"') == 4
+    assert answer.endswith(b"}")
+    assert ("-", 408) not in served.responses
+
+
+async def test_what_comes_before_a_mistake_in_one_read_is_answered() -> None:
+    async with serving() as served:
+        reader, writer = await served.connect()
+        writer.write(request(method="GET", path="/healthz") + request(chat()) + b"BAD\x01\r\n\r\n")
+        replies = [await read_reply(reader) for _ in range(3)]
+        assert await reader.read() == b""
+        writer.close()
+    assert [reply.status for reply in replies] == [200, 200, 400]
+    assert b"Hi there" in replies[1].body
+
+
+@pytest.mark.parametrize("whole", [request(method="GET", path="/healthz"), request(chat())], ids=["GET", "POST"])
+async def test_headers_that_begin_behind_a_request_have_their_time_too(whole: bytes) -> None:
+    async with serving(limits(header_timeout_s=0.3)) as served:
+        reader, writer = await served.connect()
+        writer.write(whole + b"GET /healthz HTTP/1.1\r\nHost: loc")
+        first, second = await read_reply(reader), await read_reply(reader)
+        assert await reader.read() == b""
+        writer.close()
+    assert (first.status, second.status, second.error["code"]) == (200, 408, "header_timeout")
+
+
+async def test_cleanup_cuts_off_at_once_who_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "FLUSH_S", 0.1)
+    async with serving(shutdown_timeout=600) as served:
+        for raw in (embed_many(2048) * 3, slow_chat(stream=True).replace(b"slow", b"long")):
+            _, writer = await served.connect(unix=True, limit=1024)
+            writer.write(raw)
+        async with asyncio.timeout(5):
+            while not served.responses:
+                await asyncio.sleep(0.005)
+        await asyncio.sleep(0.3)
+        assert served.runner.open_connections == 2
+        async with asyncio.timeout(60):
+            await served.runner.cleanup()

@@ -111,6 +111,19 @@ async def test_http_10_gets_the_stream_without_chunks() -> None:
     assert events(body)[-1] == "[DONE]"
 
 
+async def test_a_stream_to_http_10_ends_with_the_connection_even_if_that_was_to_be_kept() -> None:
+    async with serving() as served:
+        reader, writer = await served.connect()
+        kept = say("hello").replace(b"HTTP/1.1", b"HTTP/1.0").replace(b"\r\n", b"\r\nConnection: keep-alive\r\n", 1)
+        writer.write(kept)
+        async with asyncio.timeout(10):
+            answer = await reader.read()
+        writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"keep-alive" not in head.lower()
+    assert events(body)[-1] == "[DONE]"
+
+
 async def test_an_engine_that_dies_in_mid_stream_is_told_in_the_stream() -> None:
     async with serving() as served:
         reader, writer = await served.connect()

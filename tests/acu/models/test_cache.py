@@ -1,5 +1,6 @@
 """The cache: what is valid, what is loaded, what is refused; the catalogue, preloading and the command."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -7,6 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from acu.errors import (
     ChecksumMismatch,
     ModelError,
     ModelIncomplete,
+    ModelInUse,
     ModelNotFound,
     NoSpace,
     UnsafeModel,
@@ -119,6 +122,62 @@ def test_removing_takes_the_model_and_what_broken_pulls_left(tiny: ModelEntry, c
         models.remove("tiny", cache)
 
 
+def test_a_model_in_use_is_not_removed_until_its_last_user_is_gone(tiny: ModelEntry, cache: Path) -> None:
+    folder = models.pull(tiny, cache).path
+    with models.in_use(folder):
+        with models.in_use(folder), pytest.raises(ModelInUse, match="tiny is served by a daemon"):
+            models.remove("tiny", cache)
+        with pytest.raises(ModelInUse):
+            models.remove("tiny", cache)
+        assert models.locate("tiny", cache).path == folder
+        assert models.pull(tiny, cache).path == folder, "a pull of what is there waits for nobody"
+    models.remove("tiny", cache)
+    assert not folder.exists()
+
+
+def test_a_model_in_use_is_removed_by_force(tiny: ModelEntry, cache: Path) -> None:
+    folder = models.pull(tiny, cache).path
+    with models.in_use(folder):
+        models.remove("tiny", cache, served=True)
+    assert not folder.exists()
+    with pytest.raises(ModelIncomplete, match="was removed or replaced just now"), models.in_use(folder):
+        pass
+
+
+def test_no_model_comes_into_use_while_it_is_being_removed(tiny: ModelEntry, cache: Path) -> None:
+    folder = models.pull(tiny, cache).path
+    descriptor = os.open(folder, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)  # as `remove` holds it
+    with pytest.raises(ModelIncomplete, match="was removed or replaced just now"), models.in_use(folder):
+        pass
+    os.close(descriptor)
+    with models.in_use(folder):
+        pass
+
+
+def test_a_process_that_was_killed_holds_no_model(tiny: ModelEntry, cache: Path) -> None:
+    folder = models.pull(tiny, cache).path
+    program = (
+        "import sys, time; from pathlib import Path; from acu.models import in_use\n"
+        "with in_use(Path(sys.argv[1])): print('held', flush=True); time.sleep(120)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program, folder], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "held\n"
+    with pytest.raises(ModelInUse):
+        models.remove("tiny", cache)
+    child.kill()
+    child.communicate()
+    models.remove("tiny", cache)
+
+
+def test_being_in_use_leaves_no_trace_so_that_a_cache_may_be_read_only(tiny: ModelEntry, cache: Path) -> None:
+    folder = models.pull(tiny, cache).path
+    before = {path: path.lstat().st_mtime_ns for path in (cache, *cache.rglob("*"))}
+    with models.in_use(folder):
+        assert {path: path.lstat().st_mtime_ns for path in (cache, *cache.rglob("*"))} == before
+
+
 def test_a_cache_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path, tiny: ModelEntry) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ModelError, match="cannot write to the model cache"):
@@ -182,7 +241,9 @@ def test_remote_code_is_refused(name: str, tmp_path: Path, cache: Path) -> None:
         ),
     ],
 )
-def test_a_folder_that_is_not_whole_is_refused(damage, message: str, tmp_path: Path, cache: Path) -> None:
+def test_a_folder_that_is_not_whole_is_refused(
+    damage: Callable[[Path], object], message: str, tmp_path: Path, cache: Path
+) -> None:
     folder = write_model(tmp_path / "mine")
     damage(folder)
     with pytest.raises(ModelIncomplete, match=message):
@@ -208,7 +269,7 @@ def test_preloading_reports_bytes_and_refuses_what_does_not_fit(tmp_path: Path) 
 # The command
 
 
-def acu(cache: Path, *args: str, **options) -> subprocess.CompletedProcess[str]:
+def acu(cache: Path, *args: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"ACU_GPU__MODEL_CACHE_DIR": str(cache)}
     return subprocess.run(
         [sys.executable, "-m", "acu", "models", *args],
@@ -217,7 +278,6 @@ def acu(cache: Path, *args: str, **options) -> subprocess.CompletedProcess[str]:
         cwd=ROOT,
         env=environment,
         check=False,
-        **options,
     )
 
 

@@ -41,7 +41,7 @@ def test_the_chat_model_is_pulled_and_converted(real_model_cache: Path) -> None:
     assert config["dtype"] == "bfloat16"
     assert "<|im_start|>" in (model.path / "chat_template.jinja").read_text()
     manifest = json.loads((model.path / MANIFEST).read_text())
-    assert manifest["revision"] == models.find(model.name).source.sha256  # type: ignore[union-attr]
+    assert manifest["revision"] == models.find(model.name).source.sha256
     assert set(manifest["converter"]) == {"transformers", "gguf", "torch"}
     expected = models.find(model.name).installed_bytes
     assert model.size_bytes == pytest.approx(expected, rel=0.01)

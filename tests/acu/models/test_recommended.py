@@ -1,7 +1,6 @@
 """The sampling that a model recommends: its own file, what of it cannot be used, and what its catalogue entry adds."""
 
 import json
-import logging
 from pathlib import Path
 
 import msgspec
@@ -9,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from acu import models
-from acu.models import LocalModel, ModelEntry
+from acu.models import LocalModel, ModelEntry, Recommended
 from agentflow.config import SamplingConfig
 from tests.acu.models.modelfiles import entry_for, wheel_files, write_model, write_wheel
 
@@ -23,15 +22,14 @@ def model(folder: Path, content: str, name: str = "mine") -> LocalModel:
 
 def test_the_models_own_file_says_how_to_sample(tmp_path: Path) -> None:
     content = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.1, "eos": [1]}
-    assert models.recommended_sampling(model(tmp_path, json.dumps(content))) == SamplingConfig(
-        temperature=0.7, top_p=0.8, top_k=20, repetition_penalty=1.1
+    assert models.recommended_sampling(model(tmp_path, json.dumps(content))) == Recommended(
+        SamplingConfig(temperature=0.7, top_p=0.8, top_k=20, repetition_penalty=1.1)
     )
 
 
-def test_null_and_do_sample_say_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_null_and_do_sample_say_nothing(tmp_path: Path) -> None:
     content = '{"do_sample": false, "temperature": null, "max_new_tokens": 5}'
-    assert models.recommended_sampling(model(tmp_path, content)) == SamplingConfig()
-    assert caplog.records == []
+    assert models.recommended_sampling(model(tmp_path, content)) == Recommended(SamplingConfig())
 
 
 @pytest.mark.parametrize(
@@ -49,40 +47,39 @@ def test_null_and_do_sample_say_nothing(tmp_path: Path, caplog: pytest.LogCaptur
         ("presence_penalty", "[1]"),
     ],
 )
-def test_a_value_that_cannot_be_used_is_ignored_with_a_warning(
-    field: str, value: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_value_that_cannot_be_used_is_ignored_and_told(field: str, value: str, tmp_path: Path) -> None:
     other = "top_p" if field == "temperature" else "temperature"
     found = models.recommended_sampling(model(tmp_path, f'{{"{field}": {value}, "{other}": 0.5}}'))
-    assert found == msgspec.convert({other: 0.5}, SamplingConfig)
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert f"{tmp_path}/generation_config.json: {field} " in record.getMessage()
+    assert found.sampling == msgspec.convert({other: 0.5}, SamplingConfig)
+    (told,) = found.ignored
+    assert told.startswith(f"{tmp_path}/generation_config.json: {field} {json.loads(value)!r} is ignored: Expected ")
+
+
+def test_what_is_told_of_a_value_is_short(tmp_path: Path) -> None:
+    (told,) = models.recommended_sampling(model(tmp_path, json.dumps({"top_p": "9" * 1000}))).ignored
+    assert len(told) < len(str(tmp_path)) + 200
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '"x"', '{"temperature": NaN}', "\udcff"])
-def test_a_file_that_cannot_be_read_is_ignored_with_a_warning(
-    content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    found = model(tmp_path, "")
+def test_a_file_that_cannot_be_read_is_ignored_and_told(content: str, tmp_path: Path) -> None:
+    read = model(tmp_path, "")
     (tmp_path / "generation_config.json").write_bytes(content.encode(errors="surrogateescape"))
-    assert models.recommended_sampling(found) == SamplingConfig()
-    assert "generation_config.json is ignored" in caplog.text
+    found = models.recommended_sampling(read)
+    assert found.sampling == SamplingConfig()
+    (told,) = found.ignored
+    assert told.startswith(f"{tmp_path}/generation_config.json is ignored: ")
 
 
 def test_a_model_without_such_a_file_recommends_nothing(tmp_path: Path) -> None:
     bare = LocalModel(name="mine", path=tmp_path, size_bytes=1, role="chat")
-    assert models.recommended_sampling(bare) == SamplingConfig()
+    assert models.recommended_sampling(bare) == Recommended(SamplingConfig())
 
 
 def test_the_catalogue_speaks_for_a_model_that_was_pulled_before_it_did(tmp_path: Path) -> None:
     name = "smollm2-135m-instruct"
-    assert models.recommended_sampling(model(tmp_path, '{"use_cache": true}', name)) == SamplingConfig(
-        temperature=0.2, top_p=0.9
-    )
-    assert models.recommended_sampling(model(tmp_path, '{"temperature": 0.6}', name)) == SamplingConfig(
-        temperature=0.6, top_p=0.9
-    )
+    for content, temperature in (('{"use_cache": true}', 0.2), ('{"temperature": 0.6}', 0.6)):
+        found = models.recommended_sampling(model(tmp_path, content, name))
+        assert found == Recommended(SamplingConfig(temperature=temperature, top_p=0.9))
 
 
 # A pull writes what the entry says, and the manifest knows the file as it then is
@@ -96,7 +93,7 @@ def test_a_pull_writes_the_entrys_sampling_where_there_is_none(tiny: ModelEntry,
         "temperature": 0.2,
         "top_p": 0.9,
     }
-    assert models.recommended_sampling(pulled) == entry.sampling
+    assert models.recommended_sampling(pulled) == Recommended(entry.sampling)
     assert models.verify("tiny", cache) == pulled
 
 

@@ -26,7 +26,7 @@ async def real_engine(chat_model: Path) -> AsyncIterator[VllmEngine]:
     config = ModelConfig(
         model=CHAT_MODEL, max_model_len=1024, max_running=32, kv_cache_mb=256, engine_args={"enforce_eager": True}
     )
-    engine = VllmEngine(chat_model, config, this_machine)
+    engine = VllmEngine(chat_model, config, this_machine, 10)
     try:
         await engine.start(lambda _: None)
         yield engine

@@ -104,12 +104,14 @@ async def test_a_failing_batch_ends_the_encoder_and_every_caller_is_told(encoder
     calls = [asyncio.ensure_future(encoder.embed([[n]])) for n in range(3)]
     await until(lambda: network.batches)
     network.go.set()
-    for call in calls:
-        with pytest.raises(EngineDied, match="no more"):
+    raised: list[EngineDied] = []
+    for call in (*calls, encoder.embed([[1]])):
+        with pytest.raises(EngineDied, match="no more") as caught:
             await call
+        raised.append(caught.value)
     assert isinstance(encoder.failure, EngineDied)
-    with pytest.raises(EngineDied):
-        await encoder.embed([[1]])
+    assert len({id(error) for error in (encoder.failure, *raised)}) == 5, "each has a traceback of its own"
+    assert {error.__cause__ for error in raised} == {network.error}
 
 
 async def test_kill_makes_waiting_callers_raise_at_once(encoder: Encoder, network: Network) -> None:

@@ -22,6 +22,7 @@ SAMPLES: list[tuple[Any, Any]] = [
     ({"properties": {"a": {}}, "required": ["b"], "additionalProperties": {"type": "string"}}, {"b": ""}),
     ({"type": "array", "items": {"type": "string"}}, []),
     ({"type": "array", "items": {"type": "boolean"}, "minItems": 2}, [False, False]),
+    ({"type": "array", "items": {"type": "boolean"}, "minItems": 2.0}, [False, False]),
     ({"prefixItems": [{"const": 1}, {"const": "b"}], "items": {"type": "null"}, "minItems": 3}, [1, "b", None]),
     ({"type": "string", "minLength": 3}, "aaa"),
     ({"pattern": "^[A-Z]{2}-[0-9]+$"}, "AA-0"),
@@ -66,11 +67,39 @@ def test_the_sample_is_small_and_valid(schema: Any, sample: Any) -> None:
         {"type": "integer", "minimum": 2, "maximum": 1},
         {"type": "number", "minimum": 10**400, "multipleOf": 3.5},
         {"anyOf": [False]},
+        {"type": "string", "pattern": r"\ud800"},
     ],
 )
 def test_a_schema_without_a_small_instance_is_refused(schema: Any) -> None:
     with pytest.raises(Unsatisfiable):
         schema_sample(schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "minItems": 4_999, "items": {"type": "string", "minLength": 1_000}},
+        {"type": "array", "minItems": 4_999, "items": {"pattern": "x{1000}"}},
+        {"type": "array", "minItems": 4_999, "items": {"const": "x" * 1_000}},
+        {"type": "array", "minItems": 2_000, "items": {"required": ["x" * 1_000]}},
+        {
+            "type": "integer",
+            "minimum": 2,
+            "anyOf": [{"maximum": 1}] * 900,
+            "allOf": [{}] * 900,
+            "properties": {str(n): {} for n in range(90)},
+        },
+    ],
+    ids=["texts", "matches", "values", "names", "merging"],
+)
+def test_a_schema_of_much_work_or_output_is_too_large(schema: Any) -> None:
+    with pytest.raises(Unsatisfiable, match="too large"):
+        schema_sample(schema)
+
+
+def test_an_expression_of_many_items_is_read_once() -> None:
+    schema = {"type": "array", "minItems": 4_900, "items": {"pattern": "b?" * 10_000 + "a"}}
+    assert schema_sample(schema) == ["a"] * 4_900
 
 
 @pytest.mark.parametrize(
@@ -82,6 +111,11 @@ def test_a_schema_without_a_small_instance_is_refused(schema: Any) -> None:
         ("^x$", "x"),
         ("[^a]", "b"),
         (r"[^\w]", " "),
+        (r"[^\w\d\s]", "!"),
+        (r"[^\W]", "a"),
+        ("[^a-z ]", "!"),
+        ("[^!-~ \u2000-\U0010ffff]", "\xa1"),
+        ("[^日]", "a"),
         (r"\S\W\D", "a~~"),
         ("[c-f]x", "cx"),
         (".{3}", "aaa"),
@@ -97,7 +131,10 @@ def test_the_shortest_match_of_an_expression_matches_it(pattern: str, sample: st
     assert re.fullmatch(pattern.replace("[[", r"[\["), sample)
 
 
-@pytest.mark.parametrize("pattern", ["(", "a(?!b)", r"(a)\1", "(a{1000}){1000}", "(" * 5_000 + ")" * 5_000, r"[^\w\W]"])
+@pytest.mark.parametrize(
+    "pattern",
+    ["(", "a(?!b)", r"(a)\1", "(a{1000}){1000}", "(" * 5_000 + ")" * 5_000, r"[^\w\W]", r"\ud800", r"[\ud800-\udfff]"],
+)
 def test_an_expression_without_a_short_match_is_refused(pattern: str) -> None:
     with pytest.raises(Unsatisfiable):
         regex_sample(pattern)

@@ -80,11 +80,12 @@ async def bench(*factories: Callable[[], ScriptedEngine], wait: bool = True, **c
                 await supervisor.stop(1)
 
 
-async def ready(supervisor: Supervisor[Any]) -> None:
-    """Wait until its engine takes work."""
+async def ready(supervisor: Supervisor[Any]) -> Any:
+    """Its engine, once that takes work."""
     async with asyncio.timeout(5):
         while supervisor.engine is None:
             await asyncio.sleep(0.002)
+    return supervisor.engine
 
 
 def engine(max_running: int = 1, script: Script | None = None) -> Callable[[], ScriptedEngine]:
@@ -211,7 +212,7 @@ async def test_closing_the_deltas_aborts_the_engine_and_seats_the_next() -> None
         deltas = (await ticket.seat()).deltas()
         assert (await anext(deltas)).text == "x"
         await deltas.aclose()
-        assert it.supervisors[0].engine.stats().outstanding == 0
+        assert (await ready(it.supervisors[0])).stats().outstanding == 0
         assert it.ended[0].status is RunStatus.ABORTED
         assert await it.answer(make_run("next", max_tokens=2)) == "xx"
 
@@ -232,7 +233,7 @@ async def test_when_the_engine_dies_its_runs_fail_and_the_next_engine_takes_over
         runs = [make_run(str(number), max_tokens=10_000) for number in range(3)]
         answers = [asyncio.create_task(it.answer(run)) for run in runs]
         await asyncio.sleep(0.05)
-        it.supervisors[0].engine.kill()
+        (await ready(it.supervisors[0])).kill()
         results = await asyncio.gather(*answers, return_exceptions=True)
         assert [type(result) for result in results] == [EngineDied] * 3
         assert {(run.status, run.reason) for run in runs} == {(RunStatus.FAILED, "engine_died")}
@@ -246,6 +247,47 @@ async def test_an_engine_that_does_not_come_back_trips_the_pool() -> None:
             await it.answer(make_run("waits", deadline_s=20))
         with pytest.raises(EngineUnavailable, match="no such device"):
             it.scheduler.submit(it.pool, [make_run("refused at once")])
+
+
+async def test_the_capacity_is_what_submit_would_take() -> None:
+    async with bench(engine(2, SLOW), queue_limit=3, queue_tokens=100) as it:
+        free = it.scheduler.capacity(it.pool)
+        assert (free.requests, free.requests_free, free.tokens, free.tokens_free) == (5, 5, 100, 100)
+        for left in range(4, -1, -1):
+            it.scheduler.submit(it.pool, [make_run(str(left), max_tokens=10_000)])
+            for told in (it.scheduler.capacity(it.pool), it.scheduler.capacity(None)):
+                assert (told.requests, told.requests_free) == (5, left)
+        with pytest.raises(QueueFull):
+            it.scheduler.submit(it.pool, [make_run("one too many")])
+        assert it.scheduler.capacity(it.pool).tokens_free == 100 - 3 * 4
+
+
+async def test_while_no_engine_is_ready_only_the_queue_has_capacity() -> None:
+    async with bench(engine(2, Script(start_s=60)), wait=False, queue_limit=3) as it:
+        assert it.scheduler.capacity(it.pool).requests_free == 3
+    async with bench(engine(2, SLOW), queue_limit=3) as it:
+        (await ready(it.supervisors[0])).kill()
+        told = it.scheduler.capacity(it.pool)
+        assert (told.requests, told.requests_free) == (5, 3)
+
+
+async def test_a_tripped_pool_has_no_capacity_and_says_when_to_come_again() -> None:
+    async with bench(engine(1, Script(fail_start="no such device")), wait=False) as it:
+        with pytest.raises(EngineUnavailable) as refusal:
+            await it.answer(make_run("waits", deadline_s=20))
+        for told in (it.scheduler.capacity(it.pool), it.scheduler.capacity(None)):
+            assert (told.requests_free, told.tokens_free) == (0, 0)
+            assert told.requests_reset_s == told.tokens_reset_s == refusal.value.retry_after_s
+
+
+async def test_while_it_drains_there_is_no_capacity_for_any_model() -> None:
+    async with bench(engine(8, SLOW)) as it:
+        await it.scheduler.drain(1)
+        with pytest.raises(Draining) as refusal:
+            it.scheduler.submit(it.pool, [make_run("new")])
+        for told in (it.scheduler.capacity(it.pool), it.scheduler.capacity(None)):
+            assert (told.requests_free, told.tokens_free) == (0, 0)
+            assert told.requests_reset_s == told.tokens_reset_s == refusal.value.retry_after_s
 
 
 async def test_a_drain_lets_what_was_accepted_finish_and_takes_nothing_new() -> None:

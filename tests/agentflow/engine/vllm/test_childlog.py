@@ -1,14 +1,19 @@
-"""The engine's output: stages of a start, warnings, the cause of a failure."""
+"""The engine's output: stages of a start, errors, the cause of a failure."""
 
 import asyncio
+import contextlib
+import fcntl
 import logging
 import os
-from collections.abc import Callable, Iterator
+import struct
+import termios
+from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from agentflow.engine.vllm.childlog import KEPT_LINES, ChildLog
+from agentflow.engine.vllm.childlog import KEPT_LINES, PIECE_BYTES, PIPE_BYTES, ChildLog
 
 TRACEBACK = """\x1eERROR vllm.v1.engine.core: EngineCore failed to start.
 Traceback (most recent call last):
@@ -28,16 +33,23 @@ async def stages() -> list[tuple[str, float]]:
 
 
 @pytest.fixture
-async def log(stages: list[tuple[str, float]]) -> Iterator[ChildLog]:
+async def log(stages: list[tuple[str, float]]) -> AsyncIterator[ChildLog]:
     log = ChildLog(lambda stage, part: stages.append((stage, part)))
     yield log
     log.close()
 
 
 async def write(log: ChildLog, text: str) -> None:
+    """Write, and let the loop read all of it."""
     os.write(log.writing_fd, text.encode())
-    for _ in range(3):
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(5):
+        while unread(log):
+            await asyncio.sleep(0)
+
+
+def unread(log: ChildLog) -> int:
+    """Bytes in the pipe."""
+    return struct.unpack("i", fcntl.ioctl(log.writing_fd, termios.FIONREAD, bytes(4)))[0]  # type: ignore[no-any-return]
 
 
 async def test_the_cause_is_the_first_error_and_not_its_echo(log: ChildLog) -> None:
@@ -75,13 +87,15 @@ async def test_a_line_that_comes_in_pieces_is_read_as_one(log: ChildLog, stages:
     assert stages == [("loading", 0)]
 
 
-async def test_first_lines_of_warnings_reach_the_daemons_log_and_the_rest_only_for_debugging(
+async def test_first_lines_of_errors_reach_the_daemons_log_and_the_rest_only_for_debugging(
     log: ChildLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "agentflow.engine.vllm")
-    await write(log, "\x1eINFO vllm.x: chatter\n" + TRACEBACK)
-    loud = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    await write(log, "\x1eINFO vllm.x: chatter\n\x1eWARNING vllm.x: a choice\n" + TRACEBACK)
+    loud = [record.getMessage() for record in caplog.records if record.levelno > logging.DEBUG]
+    quiet = [record.getMessage() for record in caplog.records if record.levelno == logging.DEBUG]
     assert loud == ["EngineCore failed to start."]
+    assert quiet[:3] == ["chatter", "a choice", "Traceback (most recent call last):"]
 
 
 async def test_what_is_kept_is_bounded_however_much_comes(log: ChildLog) -> None:
@@ -90,6 +104,35 @@ async def test_what_is_kept_is_bounded_however_much_comes(log: ChildLog) -> None
     assert log.root_cause() == "KeyError: late"
     await write(log, "noise\n" * KEPT_LINES)
     assert log.root_cause() is None
+
+
+async def test_a_process_that_writes_without_end_does_not_hold_the_loop(
+    log: ChildLog, stages: list[tuple[str, float]]
+) -> None:
+    line = b"\x1eINFO vllm.x: Starting to load model /m\n"
+    os.set_blocking(log.writing_fd, False)
+    counts: list[int] = []
+    for _ in range(20):
+        with contextlib.suppress(BlockingIOError):
+            while os.write(log.writing_fd, line * 100):
+                pass  # until the pipe is full again
+        await asyncio.sleep(0)
+        counts.append(len(stages))
+    assert counts[-1] > 0
+    assert all(later - earlier <= 1 + PIECE_BYTES // len(line) for earlier, later in pairwise(counts))
+
+
+async def test_the_cause_is_found_in_all_that_the_pipe_holds(log: ChildLog) -> None:
+    noise = b"noise\n" * (PIPE_BYTES // 6 - 10)
+    os.write(log.writing_fd, noise + b"KeyError: at the end\n")
+    assert log.root_cause() == "KeyError: at the end"
+
+
+async def test_a_last_line_without_its_end_is_not_lost(make: Callable[[], ChildLog]) -> None:
+    log = make()
+    os.write(log.writing_fd, b"noise\nKeyError: cut off")
+    log.close()
+    assert log.root_cause() == "KeyError: cut off"
 
 
 async def test_closing_reads_what_is_left_and_gives_the_descriptors_back(make: Callable[[], ChildLog]) -> None:

@@ -321,7 +321,7 @@ async def test_a_reader_that_lags_gets_merged_deltas_and_every_token(chat: Chat)
 async def test_what_the_engine_cannot_do_is_refused_with_a_reason(
     chat: Chat, change: dict[str, Any], match: str
 ) -> None:
-    values = {"id": "bad", "prompt_token_ids": [5], "sampling": GREEDY, "max_tokens": 10} | change
+    values: dict[str, Any] = {"id": "bad", "prompt_token_ids": [5], "sampling": GREEDY, "max_tokens": 10} | change
     with pytest.raises(InvalidRequest, match=match):
         async for _ in chat.engine.generate(GenerateRequest(**values)):
             pass
@@ -347,7 +347,7 @@ def lives(pid: int) -> bool:
 
 
 async def test_a_start_with_unknown_arguments_names_them(chat_model: Path) -> None:
-    engine = VllmEngine(chat_model, ModelConfig(model="m", engine_args={"no_such_thing": 1}), this_machine)
+    engine = VllmEngine(chat_model, ModelConfig(model="m", engine_args={"no_such_thing": 1}), this_machine, 10)
     with pytest.raises(EngineStartFailed, match="no_such_thing"):
         await engine.start(lambda _: None)
     await engine.stop(5)
@@ -360,7 +360,7 @@ async def test_a_start_that_fails_in_the_engines_process_tells_the_cause_in_one_
         (tmp_path / name).write_bytes((chat_model / name).read_bytes())
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")  # no tensor in it
     config = ModelConfig(model="m", kv_cache_mb=64, max_model_len=512, engine_args={"enforce_eager": True})
-    engine = VllmEngine(tmp_path, config, this_machine)
+    engine = VllmEngine(tmp_path, config, this_machine, 10)
     with pytest.raises(EngineStartFailed, match=r"^vLLM did not start: .*weights") as failure:
         await engine.start(lambda _: None)
     assert "\n" not in str(failure.value)
@@ -370,7 +370,7 @@ async def test_a_start_that_fails_in_the_engines_process_tells_the_cause_in_one_
 async def test_a_cancelled_start_leaves_no_process_and_no_file(chat_model: Path) -> None:
     before = folders()
     config = ModelConfig(model="m", kv_cache_mb=64, max_model_len=512, engine_args={"enforce_eager": True})
-    engine = VllmEngine(chat_model, config, this_machine)
+    engine = VllmEngine(chat_model, config, this_machine, 10)
     processes = engine._host.processes
     start = asyncio.ensure_future(engine.start(lambda _: None))
     await until(lambda: processes.pids, 60)

@@ -1,5 +1,6 @@
 """What is chosen for which machine."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from msgspec.structs import replace
 
 from agentflow.config import ModelConfig
 from agentflow.engine.vllm.facts import MachineFacts, ModelFacts
-from agentflow.engine.vllm.tuning import choose, choose_pooling
+from agentflow.engine.vllm.tuning import EngineChoices, choose, choose_pooling
 from agentflow.errors import EngineStartFailed
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -134,6 +135,43 @@ def test_libraries_are_preloaded_and_caches_kept_where_the_facts_say() -> None:
     assert environment["LD_PRELOAD"] == "/usr/lib/libtcmalloc_minimal.so.4:/venv/lib/libiomp5.so"
     assert environment["TORCHINDUCTOR_CACHE_DIR"] == "/var/cache/acu/inductor"
     assert "LD_PRELOAD" not in choose(SMALL, ModelConfig(model="small"), LAPTOP).environment
+
+
+def test_all_that_is_chosen_for_an_embedding_engine_follows_from_what_the_operator_writes_too() -> None:
+    written = {"max_num_seqs": 7, "max_model_len": 4096, "enforce_eager": False}
+    choices = choose_pooling(SMALL, ModelConfig(model="small", max_model_len=1024, engine_args=written), LAPTOP)
+    assert choices.args | written == choices.args
+    assert choices.max_running == 7
+    assert choices.args["max_num_batched_tokens"] == 4096
+    assert choices.shown["compiled"] is True
+    assert "TORCHDYNAMO_DISABLE" not in choices.environment
+    assert choose_pooling(SMALL, ModelConfig(model="small"), LAPTOP).environment["TORCHDYNAMO_DISABLE"] == "1"
+
+
+def test_an_embedding_engine_too_may_have_random_weights() -> None:
+    empty = replace(SMALL, weights_bytes=0)
+    with pytest.raises(EngineStartFailed, match="holds no weights"):
+        choose_pooling(empty, ModelConfig(model="small"), LAPTOP)
+    config = ModelConfig(model="small", engine_args={"load_format": "dummy"})
+    assert choose_pooling(empty, config, LAPTOP).args["load_format"] == "dummy"
+
+
+@pytest.mark.parametrize("decide", [choose, choose_pooling])
+def test_what_is_shown_is_what_the_engine_gets(decide: Callable[..., EngineChoices]) -> None:
+    config = ModelConfig(model="small", engine_args={"kv_cache_memory_bytes": 128 * MIB, "max_model_len": -1})
+    choices = decide(SMALL, config, LAPTOP)
+    assert choices.shown["kv_cache_mib"] == 128
+    assert choices.args["max_model_len"] == -1
+    assert decide(SMALL, ModelConfig(model="small"), A10G).shown["kv_cache_mib"] == (8192 if decide is choose else None)
+
+
+@pytest.mark.parametrize("decide", [choose, choose_pooling])
+@pytest.mark.parametrize("written", [{"max_num_seqs": None}, {"kv_cache_memory_bytes": "4G"}])
+def test_engine_args_that_are_no_numbers_are_refused_by_name(
+    decide: Callable[..., EngineChoices], written: dict[str, Any]
+) -> None:
+    with pytest.raises(EngineStartFailed, match=next(iter(written))):
+        decide(SMALL, ModelConfig(model="small", engine_args=written), LAPTOP)
 
 
 def test_an_embedding_engine_has_a_step_that_holds_its_longest_input() -> None:

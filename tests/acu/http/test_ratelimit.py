@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
-from acu.http.pacing import MEANINGS, PREFIX, duration, pacing_headers
-from agentflow.status import Room
+from acu.http.auth import Keys
+from acu.http.ratelimit import HEADERS, duration, ratelimit_headers
+from agentflow.status import Capacity
 from tests.acu.http.hostile import CHAT, COMPLETIONS, EMBEDDINGS, chat, request
 from tests.acu.http.raw import Reply, talk
 from tests.acu.http.serving import serving
 
-NAMES = {PREFIX + name for name in MEANINGS}
+PREFIX = "x-ratelimit-"
 
 
-def paced(reply: Reply) -> dict[str, str]:
+def told(reply: Reply) -> dict[str, str]:
     return {name.removeprefix(PREFIX): value for name, value in reply.headers.items() if name.startswith(PREFIX)}
 
 
@@ -41,8 +43,8 @@ def test_a_duration_is_written_as_openai_does(seconds: float, expected: str) -> 
     assert duration(seconds) == expected
 
 
-def test_the_headers_say_what_the_room_is() -> None:
-    assert pacing_headers(Room(100, 40, 2.5, 4000, 0, 90)) == {
+def test_the_headers_say_what_the_capacity_is() -> None:
+    assert ratelimit_headers(Capacity(100, 40, 2.5, 4000, 0, 90)) == {
         "x-ratelimit-limit-requests": "100",
         "x-ratelimit-remaining-requests": "40",
         "x-ratelimit-reset-requests": "2.5s",
@@ -50,7 +52,7 @@ def test_the_headers_say_what_the_room_is() -> None:
         "x-ratelimit-remaining-tokens": "0",
         "x-ratelimit-reset-tokens": "1m30s",
     }
-    assert set(pacing_headers(Room(1, 1, 0, 1, 1, 0))) == NAMES
+    assert set(ratelimit_headers(Capacity(1, 1, 0, 1, 1, 0))) == HEADERS.keys()
 
 
 async def test_every_answer_of_the_three_endpoints_carries_them_and_no_other_does() -> None:
@@ -68,16 +70,37 @@ async def test_every_answer_of_the_three_endpoints_carries_them_and_no_other_doe
         ):
             reply = await talk(served, iter([request(body, path=path)]))
             assert reply.status == status
-            assert {PREFIX + name for name in paced(reply)} == NAMES
-        foreign = await talk(served, iter([request(chat(), extra="Origin: https://evil.example\r\n")]))
-        assert foreign.status == 403
-        assert paced(foreign)
-        assert not paced(await talk(served, iter([request(method="GET", path="/v1/models")])))
+            assert {PREFIX + name for name in told(reply)} == HEADERS.keys()
+        assert not told(await talk(served, iter([request(method="GET", path="/v1/models")])))
 
 
-async def test_the_room_shrinks_as_requests_run_and_wait_and_is_none_where_one_is_refused() -> None:
+async def test_who_may_not_come_in_is_not_told_how_busy_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    path.write_text("[{name: ops, key: an-operators-key, scopes: [admin]}]")
+    path.chmod(0o600)
+    async with serving(keys=Keys(path)) as served:
+        for extra, status in (
+            ("Origin: https://evil.example\r\n", 403),
+            ("", 401),
+            ("Authorization: Bearer wrong\r\n", 401),
+            ("Authorization: Bearer an-operators-key\r\n", 403),
+        ):
+            reply = await talk(served, iter([request(chat(), extra=extra)]))
+            assert (reply.status, told(reply)) == (status, {})
+
+
+async def test_a_server_that_drains_has_nothing_left_to_give() -> None:
+    async with serving() as served:
+        await served.service.drain(1)
+        reply = await talk(served, iter([request(chat())]))
+    left = told(reply)
+    assert reply.status == 503
+    assert (left["remaining-requests"], left["remaining-tokens"], left["reset-requests"]) == ("0", "0", "5s")
+
+
+async def test_the_capacity_shrinks_as_requests_run_and_wait_and_is_none_where_one_is_refused() -> None:
     async with serving(max_running=1, queue_limit=1, queue_tokens=1000) as served:
-        before = paced(await talk(served, iter([request(b"{")])))
+        before = told(await talk(served, iter([request(b"{")])))
         slow = request(chat(messages=[{"role": "user", "content": "slow"}]))
         writers = []
         for waiting in range(2):
@@ -92,11 +115,11 @@ async def test_the_room_shrinks_as_requests_run_and_wait_and_is_none_where_one_i
         for writer in writers:
             writer.transport.abort()
         await served.idle()
-        after = paced(await talk(served, iter([request(chat())])))
+        after = told(await talk(served, iter([request(chat())])))
     assert before["remaining-requests"] == before["limit-requests"]
     assert (before["reset-requests"], before["reset-tokens"]) == ("0s", "0s")
     assert refused.status == 429
-    full = paced(refused)
+    full = told(refused)
     assert (full["limit-requests"], full["remaining-requests"]) == ("2", "0")
     assert (full["limit-tokens"], full["remaining-tokens"]) == ("1000", str(1000 - waiting_tokens))
     assert full["reset-requests"] == full["reset-tokens"] == "1s"  # nothing has ended yet to learn from

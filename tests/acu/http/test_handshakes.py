@@ -1,0 +1,88 @@
+"""TLS connections on their way in: how many at a time, for how long, and what is told of those that come to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+
+from acu.http import handshakes
+from tests.acu.http.hostile import request
+from tests.acu.http.raw import read_reply
+from tests.acu.http.serving import Served, limits, serving
+from tests.acu.http.test_server import certificate
+
+HEALTH = request(method="GET", path="/healthz")
+
+
+async def contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """The server's side of TLS and the client's."""
+    certificate_file, key_file = await certificate(folder)
+    server_side = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server_side.load_cert_chain(certificate_file, key_file)
+    return server_side, ssl.create_default_context(cafile=str(certificate_file))
+
+
+async def told(served: Served, *expected: tuple[str, int]) -> None:
+    """Return when exactly these answers have been counted."""
+    async with asyncio.timeout(10):
+        while served.responses != list(expected):
+            await asyncio.sleep(0.005)
+
+
+async def test_those_that_say_nothing_are_given_up_in_turn_and_others_come_in_after_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshakes, "HANDSHAKES", 2)
+    server_side, client_side = await contexts(tmp_path)
+    async with serving(limits(header_timeout_s=0.3), tls=server_side) as served:
+        silent = [await served.connect() for _ in range(5)]
+        reader, writer = await served.connect(ssl=client_side, server_hostname="localhost")
+        await told(served, *[("-", 408)] * 4)
+        writer.write(HEALTH)
+        assert (await read_reply(reader)).status == 200
+        for quiet, _ in silent:
+            assert await quiet.read() == b""
+        assert served.runner.open_connections == 1
+        writer.transport.abort()
+
+
+async def test_what_speaks_no_tls_is_told_of_and_makes_no_connection(tmp_path: Path) -> None:
+    server_side, _ = await contexts(tmp_path)
+    async with serving(tls=server_side) as served:
+        reader, writer = await served.connect()
+        writer.write(HEALTH)
+        assert await reader.read() == b""
+        await told(served, ("-", 400))
+        assert served.runner.open_connections == 0
+        writer.close()
+
+
+async def test_one_connection_too_many_is_told_so_keeps_its_place_and_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshakes, "HANDSHAKES", 1)
+    monkeypatch.setattr(handshakes, "GOODBYE_S", 0.1)
+    server_side, client_side = await contexts(tmp_path)
+    async with serving(limits(max_connections=1), tls=server_side) as served:
+        reader, writer = await served.connect(ssl=client_side, server_hostname="localhost")
+        writer.write(HEALTH)
+        assert (await read_reply(reader)).status == 200
+        for _ in range(3):
+            refused, _ = await served.connect(ssl=client_side, server_hostname="localhost")
+            assert (await read_reply(refused)).error["code"] == "too_many_connections"
+        writer.transport.abort()
+
+
+async def test_the_end_gives_up_handshakes(tmp_path: Path) -> None:
+    server_side, _ = await contexts(tmp_path)
+    async with serving(tls=server_side) as served:
+        reader, writer = await served.connect()
+        await asyncio.sleep(0.05)
+        await served.runner.cleanup()
+        assert await reader.read() == b""
+        with pytest.raises(OSError, match="onnect"):
+            await served.connect()
+        writer.close()

@@ -1,0 +1,103 @@
+"""acu.ground: what is looked at before a start, and what a look leaves alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acu import models
+from acu.config import AcuConfig, DaemonConfig, LoadedConfig, NetworkConfig
+from acu.errors import ModelInUse, StartRefused
+from acu.ground import check, check_audit_log, models_kept, open_audit_log, read_keys, survey, tls_context
+from acu.hardware import probe_machine
+from acu.served import plan_models
+from agentflow.config import ModelConfig
+from tests.acu.models.modelfiles import write_model
+from tests.acu.test_daemon_start import make_certificate
+from tests.acu.test_served import model_folder
+
+PLAYED = {"large": ModelConfig(model="any", engine="scripted")}  # a model that needs no files
+
+
+def refused(config: AcuConfig) -> list[str]:
+    """The fields that `survey` and `check`, which must agree, refuse."""
+    with pytest.raises(StartRefused) as by_survey:
+        survey(LoadedConfig(config, None, {}), {})
+    with pytest.raises(StartRefused) as by_check:
+        check(config)
+    assert by_survey.value.problems == by_check.value.problems
+    return [problem.partition(":")[0] for problem in by_check.value.problems]
+
+
+def test_a_look_tells_everything_and_makes_nothing(tmp_path: Path) -> None:
+    config = AcuConfig(
+        network=NetworkConfig(tls_cert_file=str(tmp_path / "none"), tls_key_file=str(tmp_path / "none")),
+        models={"large": ModelConfig(model=str(tmp_path / "no-model"))},
+        daemon=DaemonConfig(audit_log=str(tmp_path / "no" / "audit")),
+    )
+    assert refused(config) == ["network.tls_cert_file", "models.large.model", "daemon.audit_log"]
+    good = AcuConfig(models=PLAYED, daemon=DaemonConfig(audit_log=str(tmp_path / "audit")))
+    assert check(good) == ()
+    ground = survey(LoadedConfig(good, None, {}), {})
+    assert [plan.key for plan in ground.plans] == ["large"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_keys_are_looked_at_by_the_check_and_read_later_by_a_start(tmp_path: Path) -> None:
+    config = AcuConfig(models=PLAYED, network=NetworkConfig(api_keys_file=str(tmp_path / "none")))
+    with pytest.raises(StartRefused, match=r"network\.api_keys_file: .*none: No such file"):
+        check(config)
+    survey(LoadedConfig(config, None, {}), {})
+    with pytest.raises(StartRefused, match=r"network\.api_keys_file: "):
+        read_keys(config.network.api_keys_file)
+    assert read_keys(None) is None
+
+
+@pytest.mark.parametrize("field", ["tls_cert_file", "tls_key_file"])
+def test_a_fifo_for_a_certificate_or_its_key_is_refused_without_waiting(field: str, tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    files: dict[str, Any] = {"tls_cert_file": str(certificate), "tls_key_file": str(key)}
+    assert tls_context(NetworkConfig(**files)) is not None
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    files[field] = str(tmp_path / "fifo")
+    with pytest.raises(StartRefused, match=rf"network\.{field}: .*it is not a regular file"):
+        tls_context(NetworkConfig(**files))
+
+
+def test_an_audit_log_is_made_when_it_is_opened_and_not_when_it_is_looked_at(tmp_path: Path) -> None:
+    path = str(tmp_path / "audit")
+    check_audit_log(path)
+    assert not Path(path).exists()
+    audit = open_audit_log(path)
+    assert audit is not None
+    audit.close()
+    assert Path(path).stat().st_mode & 0o777 == 0o600
+    check_audit_log(path)
+    assert open_audit_log(None) is None
+    with pytest.raises(StartRefused, match="Is a directory"):
+        check_audit_log(str(tmp_path))
+
+
+def test_recommended_sampling_that_cannot_be_used_is_a_warning_of_the_check(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model")
+    (folder / "generation_config.json").write_text(json.dumps({"top_p": 7}))
+    (warning,) = check(AcuConfig(models={"large": ModelConfig(model=str(folder))}))
+    assert warning.startswith(f"{folder}/generation_config.json: top_p 7 is ignored: ")
+    embed = ModelConfig(model=str(folder), role="embed", engine="encoder")
+    assert check(AcuConfig(models={"large": embed})) == (), "a model for embeddings samples nothing"
+
+
+def test_models_are_kept_while_the_daemon_lives_and_one_that_went_is_refused(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    folder = models.pull("mine", cache, folder=write_model(tmp_path / "source")).path
+    config = AcuConfig(models={**PLAYED, "embed": ModelConfig(model=str(folder), engine="encoder")})
+    plans = plan_models(config, probe_machine())
+    with models_kept(plans), pytest.raises(ModelInUse):
+        models.remove("mine", cache)
+    models.remove("mine", cache)
+    with pytest.raises(StartRefused, match=r"models\.embed\.model: .* was removed"), models_kept(plans):
+        pass
