@@ -122,7 +122,7 @@ class Server:
             process.resume()
 
     def stop(self) -> None:
-        """End the tree, in order first, by force after 30 s. What the front left behind when it died is ended as well."""
+        """End the tree, in order first, by force after 30 s; its children too, which have ten more to clear up after them."""
         if self.process is None:
             return
         if self.process.poll() is None:
@@ -130,6 +130,10 @@ class Server:
             self.process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(30)
+        deadline = time.monotonic() + 10
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # the session that `start` made
+            while time.monotonic() < deadline:
+                os.killpg(self.process.pid, 0)  # the session that `start` made, while anybody is left of it
+                time.sleep(0.1)
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
