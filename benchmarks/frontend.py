@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -124,22 +123,14 @@ class Bench:
 
     def paced_round(self, server: Server, idle_mb: float) -> dict[str, float]:
         """One load on one server; CPU, lag and memory are of the ten seconds after the opening."""
-        command = [
-            *(sys.executable, "-m", "benchmarks.loadgen", "--port", str(server.port), "--model", MODEL),
-            *("--concurrency", str(self.streams), "--requests", str(self.streams), "--max-tokens", str(TOKENS)),
-        ]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+        with server.begin_load(MODEL, self.streams, self.streams, TOKENS) as client:
             time.sleep(OPENING_S)
             before, at = server.cpu_s(), time.monotonic()
             time.sleep(WINDOW_S)
             cores = (server.cpu_s() - before) / (time.monotonic() - at)
             lag_ms = self.lag_p99_ms(server)
             busy_mb = server.rss_mb()
-            output, _ = client.communicate(timeout=120)
-        seen = json.loads(output.splitlines()[-1])
-        asked = self.streams * TOKENS
-        if client.returncode or seen["errors"] or seen["tokens"] != asked:
-            raise NotMeasured(f"{server.name}: {seen['errors']} errors, {seen['tokens']} tokens of {asked}")
+            seen = server.end_load(client, self.streams * TOKENS)
         if max(seen["ttft"]) > OPENING_S:
             raise NotMeasured(f"{server.name}: a stream began after {max(seen['ttft']):.1f} s only")
         return {

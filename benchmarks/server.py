@@ -90,23 +90,31 @@ class Server:
     def load(self, model: str, concurrency: int, requests: int, tokens: int) -> dict[str, Any]:
         """One round of load by a process of its own: what it saw (see loadgen.Result), and `cpu_s` of the front."""
         before = self.cpu_s()
-        output = subprocess.run(
-            [
-                *(sys.executable, "-m", "benchmarks.loadgen", "--port", str(self.port), "--model", model),
-                *("--concurrency", str(concurrency), "--requests", str(requests), "--max-tokens", str(tokens)),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        cpu_s = self.cpu_s() - before
-        if output.returncode:
-            raise NotMeasured(f"the load on {self.name} failed:\n{output.stdout[-500:]}{output.stderr[-2000:]}")
-        seen: dict[str, Any] = json.loads(output.stdout.splitlines()[-1])
-        if seen["errors"] or seen["tokens"] != requests * tokens:
-            raise NotMeasured(f"{self.name}: {seen['errors']} errors, {seen['tokens']} tokens of {requests * tokens}")
-        return seen | {"cpu_s": cpu_s}
+        with self.begin_load(model, concurrency, requests, tokens) as client:
+            seen = self.end_load(client, requests * tokens)
+        return seen | {"cpu_s": self.cpu_s() - before}
+
+    def begin_load(self, model: str, concurrency: int, requests: int, tokens: int) -> subprocess.Popen[str]:
+        """Start the load; see `end_load`."""
+        command = [
+            *(sys.executable, "-m", "benchmarks.loadgen", "--port", str(self.port), "--model", model),
+            *("--concurrency", str(concurrency), "--requests", str(requests), "--max-tokens", str(tokens)),
+        ]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def end_load(self, client: subprocess.Popen[str], asked: int) -> dict[str, Any]:
+        """Wait for a load that asks for `asked` tokens in all: what it saw. Raises NotMeasured if that is not all of them."""
+        try:
+            output, errors = client.communicate(timeout=600)
+        except subprocess.TimeoutExpired:
+            client.kill()
+            raise
+        if client.returncode:
+            raise NotMeasured(f"the load on {self.name} failed:\n{output[-500:]}{errors[-2000:]}")
+        seen: dict[str, Any] = json.loads(output.splitlines()[-1])
+        if seen["errors"] or seen["tokens"] != asked:
+            raise NotMeasured(f"{self.name}: {seen['errors']} errors, {seen['tokens']} tokens of {asked}")
+        return seen
 
     def _tree(self) -> list[psutil.Process]:
         return [self.front, *self.front.children(recursive=True)]

@@ -94,7 +94,7 @@ class Exchange:
         self.peer = peer
         self.closing = closing  # whether the connection must end with this answer
         self.started_at = time.monotonic()
-        self.id = "req_" + os.urandom(12).hex()
+        self.id = new_id("req_")
         self.caller = Caller(name="-")
         self.route = "-"
         self.path_argument = ""

@@ -8,13 +8,13 @@ import resource
 import signal
 import socket
 import ssl
-import subprocess
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from tests.acu.certificates import make_certificate
 from tests.acu.http.hostile import chat, request
 from tests.acu.running import DaemonFactory, RunningDaemon, until
 
@@ -22,28 +22,9 @@ SILENT = 400
 OPEN_FILES = 300  # fewer than there are silent clients
 
 
-def certificate(folder: Path) -> dict[str, str]:
-    """A self-signed certificate and its key, as the configuration names them."""
-    files = {"tls_cert_file": str(folder / "cert.pem"), "tls_key_file": str(folder / "key.pem")}
-    kind = (
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "1",
-        "-subj",
-        "/CN=localhost",
-    )
-    places = ("-out", files["tls_cert_file"], "-keyout", files["tls_key_file"])
-    subprocess.run(["openssl", "req", "-x509", *kind, *places], check=True, capture_output=True)
-    Path(files["tls_key_file"]).chmod(0o600)
-    return files
-
-
 def test_silent_tls_connections_starve_nobody(daemon: DaemonFactory, tmp_path: Path) -> None:
-    files = certificate(tmp_path)
+    certificate, key = make_certificate(tmp_path)
+    files = {"tls_cert_file": str(certificate), "tls_key_file": str(key)}
     running = daemon({"network": {**files, "max_connections": 50, "header_timeout_s": 1.0}})
     resource.prlimit(running.pid, resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
     address = urlsplit(running.url)
@@ -57,7 +38,7 @@ def test_silent_tls_connections_starve_nobody(daemon: DaemonFactory, tmp_path: P
         until(lambda: codes(running).count("handshake_timeout") == SILENT, "every handshake is given up", 60)
         assert running.client().get("/healthz") == {"status": "ok"}
     until(lambda: len(list(Path(f"/proc/{running.pid}/fd").iterdir())) < 64, "every descriptor is given back")
-    context = ssl.create_default_context(cafile=files["tls_cert_file"])
+    context = ssl.create_default_context(cafile=str(certificate))
     context.check_hostname = False
     with (
         socket.create_connection((address.hostname, address.port)) as plain,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import os
 import signal
 import socket
@@ -16,12 +14,9 @@ from typing import Any
 
 import pytest
 import yaml
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from acu.client import Client, Target
+from tests.acu.certificates import make_certificate
 from tests.acu.running import DaemonFactory, acu, until
 
 
@@ -259,30 +254,3 @@ def test_a_foreign_folder_in_tmp_is_refused(tmp_path: Path, clean_environ: dict[
         assert list(folder.iterdir()) == []
     finally:
         folder.rmdir()
-
-
-def make_certificate(folder: Path, password: bytes | None = None) -> tuple[Path, Path]:
-    """A self-signed certificate for localhost, and its key."""
-    private = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = dt.datetime.now(dt.UTC)
-    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(private.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + dt.timedelta(hours=1))
-        .add_extension(names, critical=False)
-        .sign(private, hashes.SHA256())
-    )
-    encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
-    cert_file, key_file = folder / "cert.pem", folder / "key.pem"
-    cert_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    key_file.write_bytes(
-        private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
-    )
-    key_file.chmod(0o600)
-    return cert_file, key_file

@@ -16,8 +16,8 @@ from acu.ground import check, check_audit_log, models_kept, open_audit_log, read
 from acu.hardware import probe_machine
 from acu.served import plan_models
 from agentflow.config import ModelConfig
+from tests.acu.certificates import make_certificate
 from tests.acu.models.modelfiles import write_model
-from tests.acu.test_daemon_start import make_certificate
 from tests.acu.test_served import model_folder
 
 PLAYED = {"large": ModelConfig(model="any", engine="scripted")}  # a model that needs no files

@@ -13,9 +13,9 @@ import yaml
 from acu.commands.config import reference
 from acu.config import AcuConfig
 from acu.config.fields import fields_of
+from tests.acu.certificates import make_certificate
 from tests.acu.models.modelfiles import write_model
 from tests.acu.running import ROOT, DaemonFactory, acu
-from tests.acu.test_daemon_start import make_certificate
 from tests.acu.test_served import model_folder
 
 PLAYED = "models: {large: {model: any, engine: scripted}}\n"  # a model that needs no files

@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from acu.commands.status import duration, render
+from tests.acu.certificates import make_certificate
 from tests.acu.running import ROOT, DaemonFactory, acu
-from tests.acu.test_daemon_start import make_certificate
 
 
 def test_the_table_shows_models_engines_and_the_machine(daemon: DaemonFactory) -> None:

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from acu.http import handshakes
+from tests.acu.certificates import make_certificate
 from tests.acu.http.hostile import request
 from tests.acu.http.raw import read_reply
 from tests.acu.http.serving import Served, limits, serving
-from tests.acu.http.test_server import certificate
 
 HEALTH = request(method="GET", path="/healthz")
 
 
-async def contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+def contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """The server's side of TLS and the client's."""
-    certificate_file, key_file = await certificate(folder)
+    certificate_file, key_file = make_certificate(folder)
     server_side = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server_side.load_cert_chain(certificate_file, key_file)
     return server_side, ssl.create_default_context(cafile=str(certificate_file))
@@ -36,7 +36,7 @@ async def test_those_that_say_nothing_are_given_up_in_turn_and_others_come_in_af
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handshakes, "HANDSHAKES", 2)
-    server_side, client_side = await contexts(tmp_path)
+    server_side, client_side = contexts(tmp_path)
     async with serving(limits(header_timeout_s=0.3), tls=server_side) as served:
         silent = [await served.connect() for _ in range(5)]
         reader, writer = await served.connect(ssl=client_side, server_hostname="localhost")
@@ -50,7 +50,7 @@ async def test_those_that_say_nothing_are_given_up_in_turn_and_others_come_in_af
 
 
 async def test_what_speaks_no_tls_is_told_of_and_makes_no_connection(tmp_path: Path) -> None:
-    server_side, _ = await contexts(tmp_path)
+    server_side, _ = contexts(tmp_path)
     async with serving(tls=server_side) as served:
         reader, writer = await served.connect()
         writer.write(HEALTH)
@@ -65,7 +65,7 @@ async def test_one_connection_too_many_is_told_so_keeps_its_place_and_is_cut_off
 ) -> None:
     monkeypatch.setattr(handshakes, "HANDSHAKES", 1)
     monkeypatch.setattr(handshakes, "GOODBYE_S", 0.1)
-    server_side, client_side = await contexts(tmp_path)
+    server_side, client_side = contexts(tmp_path)
     async with serving(limits(max_connections=1), tls=server_side) as served:
         reader, writer = await served.connect(ssl=client_side, server_hostname="localhost")
         writer.write(HEALTH)
@@ -77,7 +77,7 @@ async def test_one_connection_too_many_is_told_so_keeps_its_place_and_is_cut_off
 
 
 async def test_the_end_gives_up_handshakes(tmp_path: Path) -> None:
-    server_side, _ = await contexts(tmp_path)
+    server_side, _ = contexts(tmp_path)
     async with serving(tls=server_side) as served:
         reader, writer = await served.connect()
         await asyncio.sleep(0.05)

@@ -15,6 +15,7 @@ import pytest
 from acu.http import server
 from acu.http.audit import Hooks
 from acu.http.auth import Keys
+from tests.acu.certificates import make_certificate
 from tests.acu.http.hostile import chat, request
 from tests.acu.http.raw import read_reply, talk
 from tests.acu.http.serving import limits, serving
@@ -264,32 +265,8 @@ async def test_metrics_show_less_to_strangers() -> None:
     assert stranger.headers["content-type"].startswith("text/plain; version=")
 
 
-async def certificate(folder: Path) -> tuple[Path, Path]:
-    """A self-signed certificate for localhost, and its key."""
-    certificate_file, key_file = folder / "cert.pem", folder / "key.pem"
-    process = await asyncio.create_subprocess_exec(
-        *(
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-days",
-            "1",
-        ),
-        *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
-        *("-keyout", str(key_file), "-out", str(certificate_file)),
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    assert await process.wait() == 0
-    return certificate_file, key_file
-
-
 async def test_over_tls_everything_is_the_same(tmp_path: Path) -> None:
-    certificate_file, key_file = await certificate(tmp_path)
+    certificate_file, key_file = make_certificate(tmp_path)
     server_side = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server_side.load_cert_chain(certificate_file, key_file)
     client_side = ssl.create_default_context(cafile=str(certificate_file))
