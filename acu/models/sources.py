@@ -4,6 +4,7 @@ Each source ends in `Fetched`: a folder with the files, and what is known about 
 child processes that die with this one, and whose progress is read off the disk, so it means the same for all of them.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -156,13 +157,12 @@ def _has_size(path: Path, size: int) -> bool:
 
 
 def disk_usage(folder: Path) -> int:
-    """Bytes in all files below `folder`, some of which may be vanishing."""
+    """Bytes in all files below `folder`, whose files and folders may vanish meanwhile."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
-            continue
+    for parent, _, files in os.walk(folder):  # leaves out a folder that is gone; Path.rglob raises
+        for name in files:
+            with contextlib.suppress(FileNotFoundError):
+                total += (Path(parent) / name).lstat().st_size
     return total
 
 

