@@ -13,12 +13,14 @@ import logging
 
 from aiohttp import web
 
-from acu.http import admin, chat, completions, embeddings, health, models, openapi
+from acu.http import admin, chat, completions, embeddings, files, health, models, openapi, store_files, vector_stores
 from acu.http.audit import Hooks, Journal
 from acu.http.auth import Gate, Keys, MissingScope
 from acu.http.bodies import Bodies
 from acu.http.errors import HttpError, translate
 from acu.http.exchange import END_REASON, Exchange, Peer
+from acu.http.library import LibrarySource, no_library
+from acu.http.multipart import Uploads
 from acu.http.route import Route, Table
 from acu.http.settings import HttpSettings
 from acu.http.wire.decode_cost import check_cost
@@ -28,10 +30,18 @@ CLIENT_GONE = 499
 
 
 class Face:
-    """The whole HTTP face of one daemon. `draining` makes every answer the last of its connection."""
+    """The whole HTTP face of one daemon. `draining` makes every answer the last of its connection.
+
+    `library` gives the library for files and vector stores, or raises DataUnavailable while, or where, there is none.
+    """
 
     def __init__(
-        self, settings: HttpSettings, service: Service, keys: Keys | None = None, hooks: Hooks | None = None
+        self,
+        settings: HttpSettings,
+        service: Service,
+        keys: Keys | None = None,
+        hooks: Hooks | None = None,
+        library: LibrarySource = no_library,
     ) -> None:
         self.settings = settings
         self.draining = False
@@ -40,7 +50,8 @@ class Face:
         self._gate = Gate(keys, settings.allowed_hosts)
         self._bodies = Bodies(settings)
         self._service = service
-        self._table = Table(_routes(service, self._hooks))
+        self._uploads = Uploads(settings.body_timeout_s)
+        self._table = Table(_routes(service, self._hooks, library, self._uploads))
 
     async def handle(self, request: web.BaseRequest, peer: Peer) -> web.StreamResponse:
         """Answer one request. Raises only when the connection is gone."""
@@ -90,7 +101,7 @@ class Face:
 
     def _route(self, exchange: Exchange) -> Route | web.Response:
         request = exchange.request
-        methods, exchange.path_argument = self._table.find(request.path)
+        methods, exchange.path_arguments = self._table.find(request.path)
         if not methods:
             raise HttpError(404, f"Unknown path: {request.path[:128]}", code="unknown_path")
         method = "GET" if request.method == "HEAD" else request.method
@@ -127,13 +138,17 @@ class Face:
         return response
 
 
-def _routes(service: Service, hooks: Hooks) -> tuple[Route, ...]:
+def _routes(service: Service, hooks: Hooks, library: LibrarySource, uploads: Uploads) -> tuple[Route, ...]:
     """The table. The document of the routes is itself one of them."""
     routes = (
         *chat.routes(service),
         *completions.routes(service),
         *embeddings.routes(service),
         *models.routes(service),
+        *files.routes(library, uploads),
+        *vector_stores.routes(library),
+        *store_files.file_routes(library),
+        *store_files.batch_routes(library),
         *health.routes(service, hooks),
         *admin.routes(service, hooks),
     )

@@ -71,10 +71,10 @@ class Body:
     async def read(self) -> bytes:
         """The whole of it. Raises HttpError 400, 408, 413, 415, 417, 503."""
         request, content = self._request, self._request.content
-        self._check_headers()
+        check_headers(request, "application/json")
         if request.content_length is not None and request.content_length > self._limit:
-            raise _too_large(self._limit)
-        self._continue()
+            raise too_large(self._limit)
+        invite(request)
         if content.is_eof() and content.total_bytes <= self._limit:
             return await self._whole()
         try:
@@ -84,35 +84,13 @@ class Body:
             message = f"The body did not arrive within {self._timeout_s:g} seconds."
             raise HttpError(408, message, code="body_timeout", close=True) from None
 
-    def _check_headers(self) -> None:
-        if self._request.headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise HttpError(
-                415, "Send the body as it is: no Content-Encoding is supported.", code="unsupported_encoding"
-            )
-        if ",".join(self._request.headers.getall("Transfer-Encoding", ["chunked"])).lower() != "chunked":
-            raise HttpError(400, "The only Transfer-Encoding is 'chunked'.", code="unsupported_encoding", close=True)
-        if self._request.content_type != "application/json":
-            raise HttpError(
-                415, "The Content-Type must be application/json.", code="unsupported_media_type", param="Content-Type"
-            )
-
-    def _continue(self) -> None:
-        request = self._request
-        expect = request.headers.get("Expect")
-        if expect is None:
-            return
-        if expect.lower() != "100-continue" or request.version < HttpVersion11:
-            raise HttpError(417, "Only 'Expect: 100-continue' is understood.", code="expectation_failed")
-        if request.transport is not None and not request.content.is_eof():
-            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
     async def _whole(self) -> bytes:
         parts: list[bytes] = []
         content = self._request.content
         try:
             while part := await content.readany():
                 if self._size + len(part) > self._limit:
-                    raise _too_large(self._limit)
+                    raise too_large(self._limit)
                 self._bodies.take(len(part))
                 self._size += len(part)
                 parts.append(part)
@@ -121,5 +99,29 @@ class Body:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _too_large(limit: int) -> HttpError:
+def check_headers(request: web.BaseRequest, media_type: str) -> None:
+    """Raise HttpError 400 or 415 for a body that is not of `media_type`, or not sent as it is."""
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise HttpError(415, "Send the body as it is: no Content-Encoding is supported.", code="unsupported_encoding")
+    if ",".join(request.headers.getall("Transfer-Encoding", ["chunked"])).lower() != "chunked":
+        raise HttpError(400, "The only Transfer-Encoding is 'chunked'.", code="unsupported_encoding", close=True)
+    if request.content_type != media_type:
+        raise HttpError(
+            415, f"The Content-Type must be {media_type}.", code="unsupported_media_type", param="Content-Type"
+        )
+
+
+def invite(request: web.BaseRequest) -> None:
+    """Tell a client that waits to be asked for its body to send it. Raises HttpError 417 for any other expectation."""
+    expect = request.headers.get("Expect")
+    if expect is None:
+        return
+    if expect.lower() != "100-continue" or request.version < HttpVersion11:
+        raise HttpError(417, "Only 'Expect: 100-continue' is understood.", code="expectation_failed")
+    if request.transport is not None and not request.content.is_eof():
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+def too_large(limit: int) -> HttpError:
+    """The refusal of a body of more than `limit` bytes."""
     return HttpError(413, f"The body is larger than {limit} bytes.", code="body_too_large")

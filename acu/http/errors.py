@@ -1,7 +1,7 @@
 """From exceptions to OpenAI's error shape: `{"error": {"message", "type", "param", "code"}}` and a status.
 
 `HttpError` is what the face itself refuses with. `translate` turns whatever else a handler raises into one, by
-`RULES`, which names every class of agentflow.errors (a test walks the tree).
+`RULES`, which names every class of agentflow.errors' tree, the library's included (a test walks the tree).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from msgspec import Struct
 
 from acu.errors import AcuError
 from agentflow import errors as flow
+from agentflow.library import errors as files
+from agentflow.library import refusals as library
 
 
 class ErrorBody(Struct, frozen=True):
@@ -70,11 +72,15 @@ class KeyFileError(AcuError):
 
 
 class Rule(Struct, frozen=True):
-    """The status and code that a class of exception gets; `retry` is the x-should-retry header, if any."""
+    """The status and code that a class of exception gets; `retry` is the x-should-retry header, if any.
+
+    `says` is told instead of the exception's own words, where those are for the log: they name the machine's paths.
+    """
 
     status: int
     code: str
     retry: bool | None = None
+    says: str | None = None
 
 
 RULES: dict[type[BaseException], Rule] = {
@@ -93,6 +99,18 @@ RULES: dict[type[BaseException], Rule] = {
     flow.EngineStalled: Rule(503, "engine_stalled", retry=True),
     flow.SequenceFailed: Rule(503, "sequence_failed", retry=True),
     flow.EngineStartFailed: Rule(503, "engine_start_failed"),
+    files.FileRefused: Rule(400, "file_refused"),
+    files.UnsupportedFile: Rule(400, "unsupported_file"),
+    files.FileUnreadable: Rule(400, "file_unreadable"),
+    files.FileTooLarge: Rule(413, "file_too_large"),
+    files.ExtractionFailed: Rule(500, "extraction_failed", says="The file could not be read. The log has the details."),
+    library.NotStored: Rule(404, "not_found"),
+    library.QuotaExceeded: Rule(400, "quota_exceeded"),
+    library.StoreExpired: Rule(400, "vector_store_expired"),
+    library.EmbedderChanged: Rule(400, "embedder_changed"),
+    library.DataUnavailable: Rule(503, "data_plane_unavailable"),
+    library.DiskFull: Rule(507, "storage_full", retry=False),  # it will not have room in a second
+    library.DataDamaged: Rule(500, "data_damaged", says="Stored data is damaged. The log has the details."),
 }
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -126,7 +144,7 @@ def _by_rule(error: Exception, rule: Rule) -> HttpError:
         headers.update(retry_headers(error.retry_after_s))
     if rule.retry is not None:
         headers["x-should-retry"] = "true" if rule.retry else "false"
-    return HttpError(rule.status, str(error), code=code, param=param, headers=headers)
+    return HttpError(rule.status, rule.says or str(error), code=code, param=param, headers=headers)
 
 
 def retry_headers(seconds: float) -> dict[str, str]:

@@ -77,7 +77,7 @@ class Exchange:
         "error_code",
         "id",
         "model",
-        "path_argument",
+        "path_arguments",
         "peer",
         "queue_s",
         "request",
@@ -97,7 +97,7 @@ class Exchange:
         self.id = new_id("req_")
         self.caller = Caller(name="-")
         self.route = "-"
-        self.path_argument = ""
+        self.path_arguments: dict[str, str] = {}
         self.capacity: Callable[[str | None], Capacity] | None = None  # of a rate limited route, once it is admitted
         self.body = b""
         self.model: str | None = None

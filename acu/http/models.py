@@ -21,7 +21,7 @@ def routes(service: Service) -> tuple[Route, ...]:
         return exchange.json(msgspec.json.encode(ModelList(data=models)))
 
     async def retrieve_model(exchange: Exchange) -> web.StreamResponse:
-        wanted = exchange.path_argument
+        wanted = exchange.path_arguments["model"]
         for model in service.status().models:
             for entry in _entries(model):
                 if entry.id == wanted:
@@ -47,6 +47,7 @@ def routes(service: Service) -> tuple[Route, ...]:
             summary="One served model.",
             answers={200: (Answer("The model.", body=Model),)},
             refusals=(404,),
+            takes_rest=True,
         ),
     )
 

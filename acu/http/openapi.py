@@ -18,17 +18,18 @@ STATUSES = {
     400: "The request is malformed, or a value in it cannot be served.",
     401: "An API key is needed, or the one given is not valid.",
     403: "The caller may not do this, or comes from a web page.",
-    404: "There is no such model or path.",
+    404: "There is no such model, path, or thing of that id that is the caller's.",
     405: "The path has no such method.",
     408: "The request did not arrive in time.",
     413: "The body is too large, or has too many values.",
-    415: "The body is not application/json, or has a Content-Encoding.",
+    415: "The body is not of the type that is wanted, or has a Content-Encoding.",
     417: "The expectation cannot be met.",
     429: "The queue is full: try again after the time given.",
     431: "The headers are too large.",
     500: "The server failed.",
     503: "The server cannot take the request now: try again after the time given.",
     504: "The deadline passed before the request could be taken.",
+    507: "The disk is full.",
 }
 
 BEFORE_ADMISSION = {"401", "403", "405", "431"}  # refusals of those who may not call the route, or have not named it
@@ -88,7 +89,7 @@ def _types(table: tuple[Route, ...]) -> list[Any]:
     types: list[Any] = [ErrorResponse]
     for route in table:
         bodies = [answer.body for answers in route.answers.values() for answer in answers]
-        types += [kind for kind in (route.body, *bodies) if kind is not None]
+        types += [kind for kind in (route.body, route.form, *bodies) if kind is not None]
     return types
 
 
@@ -99,8 +100,10 @@ def _operation(route: Route, schemas: dict[int, Any]) -> dict[str, Any]:
         "parameters": _parameters(route),
         "responses": _responses(route, schemas),
     }
-    if route.body is not None:
-        content = {"application/json": {"schema": schemas[id(route.body)]}}
+    for media_type, kind in (("application/json", route.body), ("multipart/form-data", route.form)):
+        if kind is None:
+            continue
+        content = {media_type: {"schema": schemas[id(kind)]}}
         operation["requestBody"] = {"required": True, "content": content}
     if route.scope != "open":
         operation["security"] = [{}, {"key": []}]  # {}: the unix socket's owner, or loopback while there are no keys
@@ -112,6 +115,8 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         for name in re.findall(r"{(\w+)}", route.path)
     ]
+    if route.query is not None:
+        parameters += map(_query_parameter, msgspec.structs.fields(route.query))
     parameters.append(
         {
             "name": "x-request-id",
@@ -120,7 +125,7 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
             "schema": {"type": "string", "pattern": "^[!-~]{1,128}$"},
         }
     )
-    if route.scope == "inference" and route.body is not None:
+    if route.rate_limited:
         parameters.append(
             {
                 "name": "x-acu-deadline-ms",
@@ -130,6 +135,13 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
             }
         )
     return parameters
+
+
+def _query_parameter(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
+    schema = msgspec.json.schema(field.type)
+    if field.default not in (msgspec.NODEFAULT, msgspec.UNSET):
+        schema["default"] = field.default
+    return {"name": field.encode_name, "in": "query", "required": field.required, "schema": schema}
 
 
 def _responses(route: Route, schemas: dict[int, Any]) -> dict[str, Any]:
@@ -160,4 +172,4 @@ def _schema(answer: Answer, schemas: dict[int, Any]) -> dict[str, Any]:
                 "description": f"Lines `data: <{name}>`, each followed by an empty line; `data: [DONE]` at the end.",
             }
         }
-    return {"schema": {"type": "string"}}
+    return {"schema": {"type": "string"} if answer.content_type.startswith("text/") else {}}

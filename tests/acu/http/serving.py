@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from acu.http.app import Face
 from acu.http.audit import Hooks
 from acu.http.auth import Keys
+from acu.http.library import LibrarySource, no_library
 from acu.http.server import FaceRunner, make_runner
 from acu.http.settings import HttpSettings
 from agentflow.config import ModelConfig, SchedulerConfig
@@ -105,6 +106,7 @@ async def serving(
     max_running: int = 64,
     ready: bool = True,
     tls: ssl.SSLContext | None = None,
+    library: LibrarySource = no_library,
     **scheduler: Any,
 ) -> AsyncIterator[Served]:
     """Start everything, wait until it is ready (unless `ready` is False), and leave nothing behind."""
@@ -116,7 +118,7 @@ async def serving(
         on_response=lambda route, status: responses.append((route, status)),
     )
     service = Service(_models(script, max_running), SchedulerConfig(**scheduler), lambda run: None)
-    face = Face(settings, service, keys, hooks)
+    face = Face(settings, service, keys, hooks, library)
     runner = make_runner(face, shutdown_timeout=shutdown_timeout)
     await runner.setup()
     with tempfile.TemporaryDirectory() as folder:

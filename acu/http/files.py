@@ -1,0 +1,182 @@
+"""/v1/files: uploads, what is known of them, and their bytes."""
+
+from __future__ import annotations
+
+import logging
+import os
+from io import FileIO
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+from aiohttp import web
+
+from acu.http.disk import on_disk
+from acu.http.exchange import Exchange, encoded
+from acu.http.library import FORM_REFUSALS, READ_REFUSALS, WRITE_REFUSALS, LibrarySource
+from acu.http.multipart import Uploads
+from acu.http.paging import FilesQuery, decode_query, ends, given, page_request
+from acu.http.route import Answer, Route
+from acu.http.wire.files import File, FileDeleted, FileForm, FileList, check_field, file_body, file_form
+from agentflow.library.refusals import NotStored
+
+PIECE_BYTES = 256 * 1024
+FIELDS = 8  # of a file's object
+BYTES_TYPE = "application/octet-stream"
+TYPES: Final = MappingProxyType(
+    {
+        ".csv": "text/csv; charset=utf-8",
+        ".htm": "text/html; charset=utf-8",
+        ".html": "text/html; charset=utf-8",
+        ".json": "application/json",
+        ".jsonl": "application/jsonl",
+        ".log": "text/plain; charset=utf-8",
+        ".markdown": "text/markdown; charset=utf-8",
+        ".md": "text/markdown; charset=utf-8",
+        ".pdf": "application/pdf",
+        ".txt": "text/plain; charset=utf-8",
+    }
+)
+"""By the end of a file's name. What stands here can do no harm: it is saved, and not shown, by who heeds the headers."""
+
+
+def routes(library: LibrarySource, uploads: Uploads) -> tuple[Route, ...]:
+    """The endpoints' entries in the table."""
+
+    async def create(exchange: Exchange) -> web.StreamResponse:
+        files, tenant = library(), exchange.caller.tenant
+        path, limit = files.new_upload(tenant), files.max_file_bytes
+        async with uploads.receive(exchange.request, tenant, path, limit, check_field) as upload:
+            form = file_form(upload.fields, upload.filename)
+            file = await files.create_file(tenant, upload.path, upload.filename, form.purpose, form.seconds)
+        return exchange.json(msgspec.json.encode(file_body(file)))
+
+    async def listing(exchange: Exchange) -> web.StreamResponse:
+        query = decode_query(exchange.request, FilesQuery)
+        page = await library().files(exchange.caller.tenant, page_request(query), given(query.purpose))
+
+        def encode() -> bytes:
+            first, last = ends(page.data)
+            files = [file_body(file) for file in page.data]
+            return msgspec.json.encode(FileList(data=files, first_id=first, last_id=last, has_more=page.has_more))
+
+        return exchange.json(await encoded(encode, len(page.data) * FIELDS))
+
+    async def retrieve(exchange: Exchange) -> web.StreamResponse:
+        file = await library().file(exchange.caller.tenant, exchange.path_arguments["file_id"])
+        return exchange.json(msgspec.json.encode(file_body(file)))
+
+    async def delete(exchange: Exchange) -> web.StreamResponse:
+        file_id = exchange.path_arguments["file_id"]
+        await library().delete_file(exchange.caller.tenant, file_id)
+        return exchange.json(msgspec.json.encode(FileDeleted(id=file_id)))
+
+    async def content(exchange: Exchange) -> web.StreamResponse:
+        files, tenant, file_id = library(), exchange.caller.tenant, exchange.path_arguments["file_id"]
+        file = await files.file(tenant, file_id)
+        return await send_file(exchange, files.file_path(tenant, file_id), file.filename)
+
+    return (
+        Route(
+            method="POST",
+            path="/v1/files",
+            endpoint=create,
+            scope="inference",
+            name="createFile",
+            summary="Upload a file.",
+            form=FileForm,
+            answers={200: (Answer("The file is kept.", body=File),)},
+            refusals=FORM_REFUSALS,
+        ),
+        Route(
+            method="GET",
+            path="/v1/files",
+            endpoint=listing,
+            scope="inference",
+            name="listFiles",
+            summary="The caller's files.",
+            query=FilesQuery,
+            answers={200: (Answer("A page of them.", body=FileList),)},
+            refusals=READ_REFUSALS,
+        ),
+        Route(
+            method="GET",
+            path="/v1/files/{file_id}",
+            endpoint=retrieve,
+            scope="inference",
+            name="retrieveFile",
+            summary="What is known of a file.",
+            answers={200: (Answer("The file's object.", body=File),)},
+            refusals=READ_REFUSALS,
+        ),
+        Route(
+            method="DELETE",
+            path="/v1/files/{file_id}",
+            endpoint=delete,
+            scope="inference",
+            name="deleteFile",
+            summary="Remove a file, also from every vector store that has it.",
+            answers={200: (Answer("It is gone.", body=FileDeleted),)},
+            refusals=WRITE_REFUSALS,
+        ),
+        Route(
+            method="GET",
+            path="/v1/files/{file_id}/content",
+            endpoint=content,
+            scope="inference",
+            name="downloadFile",
+            summary="The bytes of a file.",
+            answers={200: (Answer("All of them. The type follows from the file's name.", "*/*"),)},
+            refusals=READ_REFUSALS,
+        ),
+    )
+
+
+async def send_file(exchange: Exchange, path: Path, filename: str) -> web.StreamResponse:
+    """Answer with the bytes of a file, read piece by piece as the client takes them. Raises NotStored where it is gone."""
+    try:
+        file = await on_disk(FileIO, path)
+    except FileNotFoundError as error:
+        raise NotStored(f"The file '{exchange.path_arguments['file_id'][:64]}' has been deleted.") from error
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        response = web.StreamResponse(headers=_headers(exchange, filename, size))
+        if exchange.closing:
+            response.force_close()
+        await response.prepare(exchange.request)
+        exchange.status = 200
+        if exchange.request.method != "HEAD":
+            exchange.streamed = True
+            await _send_all(exchange, file, size, response)
+        await response.write_eof()
+    return response
+
+
+async def _send_all(exchange: Exchange, file: FileIO, size: int, response: web.StreamResponse) -> None:
+    """What fails once the headers are sent can be told by ending the connection alone."""
+    left = size
+    while left:
+        try:
+            piece = await on_disk(file.read, min(left, PIECE_BYTES))
+        except OSError:
+            piece = b""
+            logging.getLogger(__name__).exception("a file cannot be read", extra={"request_id": exchange.id})
+        if not piece:
+            exchange.end_reason = "failed"
+            raise ConnectionResetError("the file ends too soon")
+        await response.write(piece)
+        left -= len(piece)
+
+
+def _headers(exchange: Exchange, filename: str, size: int) -> dict[str, str]:
+    plain = "".join(char if char.isascii() and char.isprintable() and char not in '"\\%' else "_" for char in filename)
+    return {
+        **exchange.response_headers(),
+        "content-type": TYPES.get(Path(filename).suffix.lower(), BYTES_TYPE),
+        "content-length": str(size),
+        "content-disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(filename, safe='')}",
+        "content-security-policy": "sandbox; default-src 'none'",
+        "x-content-type-options": "nosniff",
+    }

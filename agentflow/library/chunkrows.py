@@ -1,0 +1,99 @@
+"""The rows of vector stores in the data plane: a collection for each store, the chunks of its files as rows.
+
+A chunk is the row `<file id>#<number>`; its attributes are its file's, so that filters see them. A file's rows are numbered
+without a gap: they are added at the end and removed from there, each part whole, so a crash leaves a beginning of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from agentflow.library.planeerrors import translated
+from agentflow.library.refusals import NotStored
+from agentflow.library.shelf import Changes, StoreShelf
+from agentflow.library.values import Attribute
+from dataplane import CollectionSpec, DataPlane, Row, StoredRow
+from dataplane.errors import AlreadyExists, NotFound
+
+PART: Final = 64
+"""Rows that are read or written at once."""
+
+
+class ChunkRows:
+    """The rows of one vector store. Raises the library's refusals."""
+
+    def __init__(self, plane: DataPlane, tenant: str, store: StoreShelf, changes: Changes) -> None:
+        self._plane = plane
+        self._tenant = tenant
+        self._store = store
+        self._store_id = store.record.id
+        self._changes = changes
+
+    async def add(
+        self, file_id: str, first: int, texts: Sequence[str], vectors: Any, attributes: Mapping[str, Attribute]
+    ) -> None:
+        """Store chunks as the rows from number `first` on. `vectors`: float32, shape [len(texts), dimensions]."""
+        rows = [
+            Row(id=f"{file_id}#{first + number}", vector=vector, text=text, attributes=dict(attributes))
+            for number, (text, vector) in enumerate(zip(texts, vectors, strict=True))
+        ]
+        with translated():
+            try:
+                await self._plane.upsert(self._tenant, self._store_id, rows)
+            except NotFound:
+                await self._changes.run(self._make(int(vectors.shape[1])))
+                await self._plane.upsert(self._tenant, self._store_id, rows)
+
+    async def _make(self, dimensions: int) -> None:
+        async with self._store.lock:
+            record = self._store.record
+            if record.due or record.expired:
+                raise NotStored(f"vector store {record.id!r} is going.")
+            with contextlib.suppress(AlreadyExists):  # another file's worker was faster
+                spec = CollectionSpec(dimensions=dimensions)
+                await self._plane.create_collection(self._tenant, self._store_id, spec)
+
+    async def read(self, file_id: str, first: int, count: int, *, vectors: bool = False) -> list[StoredRow]:
+        """The rows from number `first` on, as many as there are, `count` at most."""
+        ids = [f"{file_id}#{number}" for number in range(first, first + count)]
+        with translated():
+            try:
+                found = await self._plane.get(self._tenant, self._store_id, ids, vectors=vectors)
+            except NotFound:
+                return []
+        return [row for row in found if row is not None]
+
+    async def cut(self, file_id: str, first: int) -> None:
+        """Remove the rows from number `first` on, from the end."""
+        end = first
+        while (more := len(await self.read(file_id, end, PART))) > 0:
+            end += more
+        while end > first:
+            begin = max(first, end - PART)
+            with translated():
+                ids = [f"{file_id}#{number}" for number in range(begin, end)]
+                await self._plane.delete(self._tenant, self._store_id, ids)
+            end = begin
+
+    async def set_attributes(self, file_id: str, attributes: Mapping[str, Attribute]) -> None:
+        """Give a file's rows other attributes; their vectors stay."""
+        first = 0
+        while rows := await self.read(file_id, first, PART, vectors=True):
+            changed = [
+                Row(id=row.id, vector=row.vector, text=row.text, attributes=dict(attributes))
+                for row in rows
+                if row.vector is not None
+            ]
+            with translated():
+                await self._plane.upsert(self._tenant, self._store_id, changed)
+            first += len(rows)
+
+    async def drop(self) -> None:
+        """Remove all rows of the store. Its lock must be held, and it must be due to go, so that none come again."""
+        with translated():
+            try:
+                await self._plane.drop_collection(self._tenant, self._store_id)
+            except NotFound:
+                return

@@ -1,0 +1,28 @@
+"""The library's section of the configuration. Frozen; acu/config alone reads a file or the environment."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+
+class LibraryConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Bounds of files and vector stores. What is said of a tenant holds for each tenant by itself."""
+
+    max_file_mb: Annotated[int, Meta(description="Largest file in MiB that may be uploaded.", ge=1, le=65_536)] = 512
+    max_tenant_mb: Annotated[int, Meta(description="Bytes of all files of a tenant, in MiB.", ge=1)] = 20_480
+    max_tenant_files: Annotated[int, Meta(description="Files that a tenant may have.", ge=1, le=1_000_000)] = 10_000
+    max_tenant_stores: Annotated[int, Meta(description="Vector stores that a tenant may have.", ge=1, le=100_000)] = (
+        1_000
+    )
+    max_store_files: Annotated[int, Meta(description="Files that a vector store may have.", ge=1, le=100_000)] = 10_000
+    ingest_files: Annotated[
+        int, Meta(description="Files that are read, cut and embedded at a time, over all tenants.", ge=1, le=64)
+    ] = 2
+    embed_batch: Annotated[
+        int,
+        Meta(
+            description="Chunks of a file that are embedded at once. Fewer let other requests in sooner.", ge=1, le=256
+        ),
+    ] = 16

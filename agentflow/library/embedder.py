@@ -1,0 +1,55 @@
+"""The embedding model that the library's vectors come from, behind the service: every call passes the scheduler."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from agentflow.errors import EngineUnavailable
+from agentflow.library.chunking import Spans
+from agentflow.messages import Caller, EmbeddingRequest
+from agentflow.service import Service
+
+BACKGROUND = 10
+"""The priority of texts that nobody waits for; a request has 0, and lower numbers go first."""
+
+_LOADING_RETRY_S = 2.0
+
+
+class Embedder:
+    """A served embedding model.
+
+    `model` is its first name, which vector stores remember; `spans` tells its tokens (see chunking.Spans);
+    `special_tokens` is how many it adds to each text.
+    """
+
+    def __init__(self, service: Service, model: str, spans: Spans, special_tokens: int = 2) -> None:
+        self.model = model
+        self.spans = spans
+        self._service = service
+        self._special_tokens = special_tokens
+
+    def max_tokens(self) -> int:
+        """How many tokens of text it takes at once. Raises EngineUnavailable while that is not known yet."""
+        for model in self._service.status().models:
+            if model.name == self.model and model.max_model_len is not None:
+                return max(1, model.max_model_len - self._special_tokens)
+        raise EngineUnavailable(f"The model {self.model} is still loading.", retry_after_s=_LOADING_RETRY_S)
+
+    async def embed(
+        self, tenant: str, texts: Sequence[str], *, background: bool, deadline_s: float | None = None
+    ) -> Any:
+        """The vectors of `texts`: float32, shape [len(texts), dimensions].
+
+        `deadline_s`: as EmbeddingRequest's. Raises InvalidRequest, Refused, EngineFailure.
+        """
+        request = EmbeddingRequest(
+            id=f"embd-{secrets.token_hex(12)}",
+            model=self.model,
+            inputs=tuple(texts),
+            priority=BACKGROUND if background else 0,
+            deadline_s=deadline_s,
+            caller=Caller(tenant=tenant, name="library"),
+        )
+        return (await self._service.embed(request)).vectors

@@ -1,0 +1,248 @@
+"""Uploaded files: their bytes on disk, and their records.
+
+    <folder>/uploads/<random>                  what is being uploaded
+    <folder>/files/<hash of tenant>/<file id>  what was; 0600, in folders that are 0700
+
+Ordering. An upload is fsynced and moved to its place (fsync of both folders), then its record is stored, then its id is told. A
+file goes the other way: first its record, then its bytes. So a record has its bytes, and bytes without a record are what
+a crash left: the next start removes them, and every upload that was not finished.
+
+What is told of a name on disk comes from ids that the library made: no caller's text becomes part of a path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import Final
+
+from agentflow.errors import InvalidRequest
+from agentflow.library.config import LibraryConfig
+from agentflow.library.errors import FileTooLarge
+from agentflow.library.ids import Ids
+from agentflow.library.paging import paged
+from agentflow.library.planeerrors import translated
+from agentflow.library.records import FileRecord
+from agentflow.library.refusals import NotStored, QuotaExceeded
+from agentflow.library.shelf import Shelf, Shelves
+from agentflow.library.values import PURPOSES, FileObject, Page, PageRequest
+
+MIB: Final = 1 << 20
+MAX_FILENAME: Final = 512
+"""Characters of a file's name."""
+MOST_FILES: Final = 10_000
+"""On one page."""
+_EXPIRES_S = (3_600, 2_592_000)
+
+
+class FileStore:
+    """Keeps files in `folder`. `prepare` it before it is used."""
+
+    def __init__(self, folder: Path, shelves: Shelves, ids: Ids, config: LibraryConfig) -> None:
+        self._uploads = folder / "uploads"
+        self._files = folder / "files"
+        self._shelves = shelves
+        self._ids = ids
+        self._config = config
+        self._arriving: dict[str, list[int]] = {}  # bytes of files whose records are being stored
+
+    @property
+    def max_bytes(self) -> int:
+        """The largest file that may be uploaded."""
+        return self._config.max_file_mb * MIB
+
+    async def prepare(self) -> None:
+        """Make the folders, and remove what no record knows."""
+        kept = {_hashed(shelf.tenant): set(shelf.files) for shelf in self._shelves.all()}
+        with translated():
+            await asyncio.to_thread(_prepare, self._uploads, self._files, kept)
+
+    def new_upload(self, tenant: str) -> Path:
+        """Where to write a new upload. Raises QuotaExceeded."""
+        self._check_room(self._shelves.of(tenant), 1)
+        return self._uploads / secrets.token_hex(16)
+
+    async def keep(
+        self, tenant: str, upload: Path, filename: str, purpose: str, expires_after_s: int | None
+    ) -> FileObject:
+        """Make a file of an upload, which is gone afterwards, also on an error. See Library.create_file."""
+        try:
+            with translated():
+                return await self._keep(tenant, upload, filename, purpose, expires_after_s)
+        finally:
+            await asyncio.to_thread(upload.unlink, missing_ok=True)
+
+    async def _keep(
+        self, tenant: str, upload: Path, filename: str, purpose: str, expires_after_s: int | None
+    ) -> FileObject:
+        _check_purpose(purpose)
+        _check_expiry(expires_after_s)
+        name = _plain_name(filename)
+        size = (await asyncio.to_thread(upload.stat)).st_size
+        self._check_size(size)
+        self._check_room(self._shelves.of(tenant), size)
+        arriving = self._arriving.setdefault(tenant, [])
+        arriving.append(size)
+        try:
+            shelf = await self._shelves.made(tenant)
+            file_id, now = self._ids.new("file-")
+            await asyncio.to_thread(_move, upload, self.path(tenant, file_id))
+            record = FileRecord(
+                id=file_id,
+                filename=name,
+                purpose=purpose,
+                bytes=size,
+                created_ms=now,
+                expires_ms=None if expires_after_s is None else now + 1000 * expires_after_s,
+            )
+            try:
+                await shelf.put_file(record)
+            except BaseException:
+                await asyncio.to_thread(self.path(tenant, file_id).unlink, missing_ok=True)
+                raise
+        finally:
+            arriving.remove(size)
+        return _told(record)
+
+    def file(self, tenant: str, file_id: str) -> FileRecord:
+        """Raises NotStored, also for a file that has expired."""
+        record = self._shelves.of(tenant).files.get(file_id)
+        if record is None or _expired(record):
+            raise NotStored(f"No such file: {file_id!r}.", param="file_id")
+        return record
+
+    def told(self, tenant: str, file_id: str) -> FileObject:
+        """Raises NotStored."""
+        return _told(self.file(tenant, file_id))
+
+    def page(self, tenant: str, request: PageRequest, purpose: str | None) -> Page[FileObject]:
+        """See Library.files."""
+        live = (file for file in self._shelves.of(tenant).files.values() if not _expired(file))
+        chosen = (file for file in live if purpose is None or file.purpose == purpose)
+        page = paged(chosen, lambda file: file.id, request, most=MOST_FILES)
+        return Page(tuple(map(_told, page.data)), page.has_more)
+
+    async def delete(self, tenant: str, file_id: str) -> None:
+        """Remove the record, then the bytes. Raises NotStored."""
+        shelf = self._shelves.of(tenant)
+        if file_id not in shelf.files:
+            raise NotStored(f"No such file: {file_id!r}.", param="file_id")
+        with translated():
+            await shelf.delete_file(file_id)
+            await asyncio.to_thread(self.path(tenant, file_id).unlink, missing_ok=True)
+
+    def expired(self) -> list[tuple[str, str]]:
+        """Tenants and ids of files that are to go."""
+        return [
+            (shelf.tenant, file.id) for shelf in self._shelves.all() for file in shelf.files.values() if _expired(file)
+        ]
+
+    def path(self, tenant: str, file_id: str) -> Path:
+        """Where the bytes of a file lie, whose id the library made."""
+        return self._files / _hashed(tenant) / file_id
+
+    def _check_size(self, size: int) -> None:
+        if size == 0:
+            raise InvalidRequest("The file is empty: upload a file with something in it.", param="file")
+        if size > self.max_bytes:
+            raise FileTooLarge(f"The file has {size:,} bytes, and {self.max_bytes:,} are the most: split it.")
+
+    def _check_room(self, shelf: Shelf, size: int) -> None:
+        arriving = self._arriving.get(shelf.tenant, [])
+        if len(shelf.files) + len(arriving) >= self._config.max_tenant_files:
+            raise QuotaExceeded(f"You have {len(shelf.files):,} files, which is the most: delete some.", param="file")
+        most, held = self._config.max_tenant_mb * MIB, shelf.bytes + sum(arriving)
+        if held + size > most:
+            raise QuotaExceeded(
+                f"Your files have {held:,} bytes, and {most:,} are the most, so {size:,} more do not fit: delete some.",
+                param="file",
+            )
+
+
+def _told(record: FileRecord) -> FileObject:
+    return FileObject(
+        id=record.id,
+        filename=record.filename,
+        purpose=record.purpose,
+        bytes=record.bytes,
+        created_at=record.created_ms // 1000,
+        expires_at=None if record.expires_ms is None else record.expires_ms // 1000,
+    )
+
+
+def _expired(record: FileRecord) -> bool:
+    return record.expires_ms is not None and record.expires_ms <= time.time() * 1000
+
+
+def _check_purpose(purpose: str) -> None:
+    if purpose not in PURPOSES:
+        allowed = ", ".join(PURPOSES)
+        raise InvalidRequest(f"{purpose!r} is no purpose of a file. Allowed: {allowed}.", param="purpose")
+
+
+def _check_expiry(seconds: int | None) -> None:
+    least, most = _EXPIRES_S
+    if seconds is not None and not least <= seconds <= most:
+        raise InvalidRequest(
+            f"seconds must be from {least:,} to {most:,}, not {seconds:,}.", param="expires_after.seconds"
+        )
+
+
+def _plain_name(filename: str) -> str:
+    """A name without folders. It is never part of a path here; others may be less careful with it."""
+    name = filename.replace("\\", "/").rpartition("/")[2].strip()
+    if not name or name in (".", "..") or "\0" in name:
+        raise InvalidRequest("The file needs a name, such as notes.md.", param="file")
+    if len(name) > MAX_FILENAME:
+        raise InvalidRequest(f"The file's name has {len(name)} characters; {MAX_FILENAME} are the most.", param="file")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("The file's name is no valid Unicode.", param="file") from error
+    return name
+
+
+def _hashed(tenant: str) -> str:
+    return hashlib.sha256(tenant.encode()).hexdigest()[:32]
+
+
+def _prepare(uploads: Path, files: Path, kept: dict[str, set[str]]) -> None:
+    for folder in (uploads, files):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    for left in list(uploads.iterdir()):
+        left.unlink()
+    for tenant in list(files.iterdir()):
+        known = kept.get(tenant.name, set())
+        for path in list(tenant.iterdir()):
+            if path.name not in known:
+                path.unlink()
+
+
+def _move(upload: Path, place: Path) -> None:
+    """Give an upload its place, durably."""
+    if not place.parent.is_dir():
+        place.parent.mkdir(mode=0o700, exist_ok=True)
+        _sync(place.parent.parent)
+    upload.chmod(0o600)
+    _sync(upload)
+    upload.replace(place)
+    try:
+        _sync(place.parent)
+    except OSError:
+        with contextlib.suppress(OSError):
+            place.unlink()
+        raise
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

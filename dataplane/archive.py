@@ -1,0 +1,170 @@
+"""Archiver: everything that is on the box, kept in a bucket, so that a lost box comes back from its bucket alone.
+
+A run goes in this order, and each step is harmless if it is the last:
+
+    1. segments      what is new, put under the SHA-256 of its content. Nothing refers to them yet: a run that was broken off
+                     leaves loose segments, which the next run finds there, or removes
+    2. sync          what was archived is durable on the box too: the box never falls behind its own archive
+    3. pending       the checksum of the coming manifest, durable on the box (archive_position.py)
+    4. manifest      put with create-if-absent under the next number. From this moment the run counts, as a whole
+    5. position      the box knows that it was put; deletions up to there may be forgotten
+    6. garbage       manifests but for the newest few, then segments that none of those names
+
+What is read from the box is of one moment only in part (archive_source.py). State and events are read first, the families'
+names and numbers after them, the rows last, each collection up to the sequence number that its number then had. So all rows
+are there that the state speaks of, if they were written before it. A row that ends while the run goes on may be in the
+archive or not; its deletion is above the run's sequence number, and so in the next run.
+
+A run that finds nothing new puts nothing. State and events are read through at each run, which costs time and no requests.
+
+Nothing here is for two boxes: a manifest has an owner, and whoever meets a newest manifest that it neither wrote nor was
+restored from puts nothing and says so. `restart` archives all of the box anew and puts even what seems to be there, which
+also heals a bucket whose objects were damaged. What is in the archive and no longer on the box is then no longer in either.
+
+Erasing is a run too, but the old manifests go at once, and with them every segment that holds what must go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from dataplane import archive_position as positions
+from dataplane import manifest as manifests
+from dataplane.archive_erasure import Receipt, Subject, check_gone, look_again
+from dataplane.archive_export import ArchiveReport, Export, Limits, Progress
+from dataplane.archive_position import Position
+from dataplane.archive_rewrite import compact, deletions_of, holds, rewrite
+from dataplane.archive_source import read_meta
+from dataplane.bucket import Bucket
+from dataplane.manifest import Collection, Manifest
+from dataplane.rocks import Rocks
+
+PENDING_KEPT = 15
+
+
+class _Run(NamedTuple):
+    export: Export
+    position: Position
+    base: Manifest  # an empty one where the archive begins
+    number: int  # of the manifest to come
+
+
+class Archiver:
+    """Archives one open box into one bucket, one run at a time. It changes nothing on the box but its own position."""
+
+    def __init__(self, rocks: Rocks, bucket: Bucket, limits: Limits | None = None) -> None:
+        self._rocks = rocks
+        self._bucket = bucket
+        self._limits = limits or Limits()
+        self._one_run = asyncio.Lock()
+
+    async def archive(self, progress: Progress | None = None, *, restart: bool = False) -> ArchiveReport:
+        """Bring the archive up to the box. Idempotent. `progress` is told of every object.
+
+        Raises BucketUnreachable and StorageFull (nothing is lost: run it again), Conflict (another box's archive, or a box
+        that was set back), Damaged, Closed. A caller that is cancelled has archived nothing, or everything.
+        """
+        async with self._one_run:
+            run = await self._begin(progress, restart=restart)
+            if await self._publish(run, always=False):
+                removed = await manifests.remove_unnamed(self._bucket, keep=self._limits.manifests_kept)
+                run.export.report.removed = len(removed)
+            return run.export.report
+
+    async def erase(self, tenant: str, *, collection: str | None = None, ids: Iterable[str] | None = None) -> Receipt:
+        """Have no object of the archive hold a tenant, a collection of it, or rows of a collection, however old.
+
+        It must be gone from the box already: Conflict. Everything else on the box is archived on the way. Raises as
+        `archive` does; until it has returned, run it again. A bucket that keeps versions of objects keeps them on.
+        """
+        subject = Subject.of(tenant, collection, ids)
+        async with self._one_run:
+            await asyncio.to_thread(check_gone, self._rocks, subject)
+            run = await self._begin(None, restart=False)
+            collections = [await self._without(run.export, one, subject) for one in run.base.collections]
+            run = run._replace(base=msgspec.structs.replace(run.base, collections=tuple(collections)))
+            await self._publish(run, always=True)
+            removed = await manifests.remove_unnamed(self._bucket, keep=1)
+            searched, left = await look_again(self._bucket, subject)
+        return Receipt(
+            tenant=tenant,
+            collection=collection,
+            ids=len(subject.ids),
+            time_ms=time.time_ns() // 1_000_000,
+            bucket=self._bucket.where,
+            manifest=run.number,
+            rewritten=run.export.report.rewritten,
+            removed=tuple(removed),
+            searched=searched,
+            left=tuple(left),
+        )
+
+    async def _begin(self, progress: Progress | None, *, restart: bool) -> _Run:
+        position = await asyncio.to_thread(positions.load, self._rocks) or positions.new()
+        found = await manifests.shelf(self._bucket)
+        empty = Manifest(number=0, owner=position.owner, created_ms=0)
+        if restart:
+            positions.check_restart(position, found, self._bucket.where)
+            base = empty
+        else:
+            stored = positions.base(position, found, self._bucket.where)
+            base = stored.manifest if stored is not None else empty
+            if stored is not None and stored.manifest.number != position.number:  # its answer did not come
+                position = position.moved_to(stored.manifest, stored.sha256)
+        # Where manifests were lost, their numbers must not come again: the position tells them apart by number.
+        number = max(found.last, position.number) + 1
+        export = Export(self._rocks, self._bucket, self._limits, progress, overwrite=restart)
+        return _Run(export, position, base, number)
+
+    async def _publish(self, run: _Run, *, always: bool) -> bool:
+        """Bring `base` up to the box and put it as the next manifest. Returns whether there was anything to put."""
+        export, base = run.export, run.base
+        entries = [segment for family in ("state", "events") for segment in await export.family(family, base.entries)]
+        meta, sources = await asyncio.to_thread(read_meta, self._rocks)
+        entries += await export.entries("meta", meta, base.entries)
+        before = {collection.key: collection for collection in base.collections}
+        collections = []
+        for source in sources:
+            collection = await export.collection(source, before.get((source.tenant, source.record.number)))
+            collections.append(await compact(export, collection))
+            export.report.seqs[collection.key] = collection.seq
+        manifest = msgspec.structs.replace(
+            base, collections=tuple(collections), entries=tuple(entries), owner=run.position.owner
+        )
+        if manifest == base and base.number and not always:
+            export.report.manifest = base.number
+            await asyncio.to_thread(positions.save, self._rocks, run.position)
+            return False
+        await self._put(
+            run, msgspec.structs.replace(manifest, number=run.number, created_ms=time.time_ns() // 1_000_000)
+        )
+        return True
+
+    async def _put(self, run: _Run, manifest: Manifest) -> None:
+        checksum, content = manifests.seal(manifest)
+        position = msgspec.structs.replace(
+            run.position, number=run.number - 1, pending=(*run.position.pending[-PENDING_KEPT:], checksum)
+        )
+        await asyncio.to_thread(positions.save, self._rocks, position)
+        await manifests.put(self._bucket, manifest.number, content)
+        run.export.count(len(content))
+        run.export.report.manifest = manifest.number
+        await asyncio.to_thread(positions.save, self._rocks, position.moved_to(manifest, checksum))
+
+    async def _without(self, export: Export, collection: Collection, subject: Subject) -> Collection:
+        """A collection as the archive has it, without the rows that must go."""
+        if not subject.ids or (collection.tenant, collection.name) != (subject.tenant, subject.collection):
+            return collection
+        deletions = await deletions_of(self._bucket, collection)
+        kept = []
+        for segment in collection.rows:
+            if await holds(self._bucket, collection, segment, subject.ids):
+                kept += await rewrite(export, collection, [segment], deletions, subject.ids)
+            else:
+                kept.append(segment)
+        return msgspec.structs.replace(collection, rows=tuple(kept))

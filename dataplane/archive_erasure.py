@@ -1,0 +1,116 @@
+"""What must go from the archive, whether it is gone from the box, and the proof that it is gone from the bucket.
+
+The proof is a second look at the bucket, by what lies there and not by what was done: it lists every object under the
+prefix, reads every manifest, and, for rows, every row segment of the collection. What it still finds is in the receipt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from dataplane import keys, records
+from dataplane import manifest as manifests
+from dataplane.archive_rewrite import holds
+from dataplane.bucket import Bucket
+from dataplane.errors import Conflict, InvalidInput
+from dataplane.manifest import Manifest, Problem
+from dataplane.records import CollectionRecord
+from dataplane.rocks import FAMILIES, Rocks
+
+_STEP = 256
+
+
+class Subject(NamedTuple):
+    """A tenant; or its collection of this name, also an earlier one; or rows of it."""
+
+    tenant: str
+    collection: str | None
+    ids: frozenset[str]
+
+    @classmethod
+    def of(cls, tenant: str, collection: str | None, ids: Iterable[str] | None) -> Subject:
+        """Raises InvalidInput for ids without a collection, or none."""
+        subject = cls(tenant, collection, frozenset(ids or ()))
+        if ids is not None and (collection is None or not subject.ids):
+            raise InvalidInput("to erase rows, name their collection and at least one id.", param="ids")
+        return subject
+
+
+class Receipt(Struct, frozen=True, kw_only=True):
+    """What was erased from the archive, and how that was seen.
+
+    `searched`: objects that were there when it looked again. `left`: what it still found; empty, or it is not done.
+    A bucket that keeps old versions of objects keeps what was removed until its own rules end it.
+    """
+
+    tenant: str
+    collection: str | None
+    ids: int
+    time_ms: int
+    bucket: str
+    manifest: int
+    rewritten: int
+    removed: tuple[str, ...]
+    searched: int
+    left: tuple[Problem, ...]
+
+
+def check_gone(rocks: Rocks, subject: Subject) -> None:
+    """Raise Conflict if the box still has it."""
+    if subject.collection is None:
+        for family in FAMILIES:
+            with contextlib.closing(rocks.scan(family, keys.tenant_prefix(subject.tenant))) as found:
+                if next(found, None) is not None:
+                    raise _still_there(f"data of {subject.tenant} ({family})")
+        return
+    stored = rocks.get("meta", keys.tenant_prefix(subject.tenant) + b"c" + keys.name(subject.collection, "collection"))
+    if stored is None:
+        return
+    if not subject.ids:
+        raise _still_there(f"collection {subject.collection}")
+    scope = keys.scope(subject.tenant, records.decode(CollectionRecord, stored).number)
+    wanted = [scope + keys.name(one) for one in sorted(subject.ids)]
+    for start in range(0, len(wanted), _STEP):
+        if any(number is not None for number in rocks.get_many("index", wanted[start : start + _STEP])):
+            raise _still_there(f"some of these rows of collection {subject.collection}")
+
+
+async def look_again(bucket: Bucket, subject: Subject) -> tuple[int, list[Problem]]:
+    """How many objects are there, and which of them still hold it, or may. Raises Damaged, BucketUnreachable."""
+    objects = [name async for name, _ in bucket.list("")]
+    stored = [await manifests.read(bucket, number) for number in await manifests.numbers(bucket)]
+    left = []
+    named = set()
+    for manifest, _ in stored:
+        named |= {manifests.name_of(manifest.number), *(segment.name for segment in manifest.segments())}
+        left += await _held_by(bucket, manifest, subject)
+    left += [Problem(name, "no manifest names it: look at it, and remove it.") for name in objects if name not in named]
+    return len(objects), left
+
+
+async def _held_by(bucket: Bucket, manifest: Manifest, subject: Subject) -> list[Problem]:
+    name = manifests.name_of(manifest.number)
+    if subject.collection is None:
+        tenants = {one.tenant for one in manifest.collections} | {one.tenant for one in manifest.entries}
+        return [Problem(name, "it still names the tenant: erase it again.")] if subject.tenant in tenants else []
+    left = []
+    for collection in manifest.collections:
+        if (collection.tenant, collection.name) != (subject.tenant, subject.collection):
+            continue
+        if not subject.ids:
+            left.append(Problem(name, "it still names the collection: erase it again."))
+            continue
+        left += [
+            Problem(segment.sealed.name, "it still holds rows that must go: erase them again.")
+            for segment in collection.rows
+            if await holds(bucket, collection, segment, subject.ids)
+        ]
+    return left
+
+
+def _still_there(what: str) -> Conflict:
+    return Conflict(f"the box still has {what}: delete it there first, or it would be archived again.")

@@ -1,0 +1,358 @@
+"""Collection: what memory knows of one collection, brought up to RocksDB by commands and moved about by the keeper.
+
+RocksDB has every row; table, attributes, delta, graph and full text are derived from it, and `load` makes them again. Each
+change of a collection has a sequence number; that of an insert is the row's number, so rows are in the order of their
+insertion and no number is used twice. `dead` holds, under the number of the change, the row that ended and its text, for
+what is derived and was not there at the time; the keeper removes what nobody needs any more.
+
+Threads: the writer's drafts and publishes changes (`reserve`, `publish`), the keeper's moves rows, searches take views. Memory
+is changed under `lock`, for microseconds. A view may be older than the graph's mask: before the keeper masks the nodes of
+rows that it moved elsewhere, it waits until the searches that began before the move have ended (`readers`).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from dataplane import keys, records, snapshot
+from dataplane.attributes import AttributeColumns
+from dataplane.delta import Delta
+from dataplane.errors import Damaged, DimensionMismatch, InvalidInput
+from dataplane.filters import Attribute
+from dataplane.graph import Graph
+from dataplane.indexer import TextFeed
+from dataplane.records import CollectionRecord, RowRecord
+from dataplane.rocks import Rocks
+from dataplane.rows import Metric
+from dataplane.sketch import Sketcher
+from dataplane.table import HOT, HOUR_MS, LOOSE, WARM, Slots, Table
+from dataplane.view import CollectionView
+from dataplane.warm import WarmShards
+
+Rows = NDArray[np.uint64]
+Floats = NDArray[np.float32]
+
+FLAT_ROWS = 1024  # a collection that is no larger stays in the delta: a scan of it takes 60 microseconds
+DELTA_ROWS = 8192
+QUICK_S = 0.001
+LOAD_ROWS = 512  # read, sketched and taken in at a time while a collection is loaded
+
+
+class RowBatch(Struct, frozen=True):
+    """Rows to insert, each at one position of every field. Vectors: float32, shape [n, dimensions], ready to compare."""
+
+    ids: Sequence[str]
+    vectors: Floats
+    texts: Sequence[str | None]
+    attributes: Sequence[dict[str, Attribute]]
+    expires_ms: Sequence[int | None]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Ended(Struct, frozen=True):
+    """A row that was deleted or replaced, and its text."""
+
+    row: int
+    text: str | None
+
+
+class Collection:
+    """One collection of one tenant. `folder` holds what is derived and on disk; `wake` tells the indexer of work."""
+
+    def __init__(
+        self, rocks: Rocks, tenant: str, record: CollectionRecord, folder: Path, wake: Callable[[], None]
+    ) -> None:
+        self.rocks = rocks
+        self.tenant = tenant
+        self.record = record
+        self.folder = folder
+        self._wake = wake
+        self.name = record.name
+        self.dimensions = record.dimensions
+        self.metric: Metric = record.metric  # type: ignore[assignment]  # checked when it was made
+        self.scope = keys.scope(tenant, record.number)
+        self.seq_key = keys.tenant_prefix(tenant) + b"s" + keys.number(record.number)
+        self.seq = 0
+        self.lock = threading.Lock()
+        self.readers = Readers()
+        self.table = Table(-(-self.dimensions // 64))
+        self.attributes = AttributeColumns()
+        self.delta = Delta(self.dimensions, DELTA_ROWS)
+        self.graph: Graph | None = None
+        self.sketcher: Sketcher | None = None
+        self.shards = WarmShards(folder)
+        self.text: TextFeed | None = None
+        self.problems: list[str] = []  # what was found damaged and is being made anew
+        self.changed_at = time.monotonic()
+        self.search_s = 0.0  # what a search of hot rows took lately
+        self.touched: list[Rows] = []  # what searches found, until a command takes it up; on the loop
+        self.dropped = False
+
+    # Loading
+
+    def load(self) -> None:
+        """Bring memory up to RocksDB. Rows are LOOSE afterwards, or in the delta if they are few."""
+        stored = self.rocks.get("meta", self.seq_key)
+        self.seq = int.from_bytes(stored, "big") if stored else 0
+        found: list[tuple[int, RowRecord]] = []
+        total = 0
+        for key, value in self.rocks.scan("rows", self.scope):
+            found.append((int.from_bytes(key[-8:], "big"), records.decode(RowRecord, value)))
+            if len(found) == LOAD_ROWS:
+                self._take_in(found, flat=False)
+                total += len(found)
+                found = []
+        self._take_in(found, flat=total == 0 and len(found) <= FLAT_ROWS)
+        self.shards.open()
+        self._take_up_snapshot()
+        if self.record.text:
+            self.text = TextFeed(self.rocks, self.scope, self.folder / "text.sqlite", self._wake)
+            self.text.open(self.seq)
+            self._wake()
+
+    def _take_up_snapshot(self) -> None:
+        """Rows that the snapshot's graph has are HOT. A snapshot that is damaged is noted and removed."""
+        try:
+            loaded = snapshot.load(self.folder, Graph(self.dimensions, self.metric))
+        except Damaged as error:
+            self.problems.append(f"{error} The graph is built anew.")
+            snapshot.remove(self.folder)
+            return
+        if loaded is None:
+            return
+        view = self.table.view()
+        heated = view.slots_of(loaded.heat[0].astype(np.uint64))
+        known = heated >= 0
+        self.table.set_accessed(heated[known], *loaded.heat[1:, known].astype(np.float32))
+        if loaded.graph is None or not len(view):
+            return
+        slots = view.slots_of(loaded.graph.rows)
+        live = np.flatnonzero(slots >= 0)
+        moved = slots[live]
+        loose = view.place[moved] == LOOSE  # a small collection is in the delta as a whole
+        self.table.set_nodes(moved[loose], live[loose])
+        self.table.move(moved[loose], HOT)
+        for node in np.flatnonzero(slots < 0).tolist() + live[~loose].tolist():
+            loaded.graph.end(node)
+        self.graph = loaded.graph
+
+    def _take_in(self, found: list[tuple[int, RowRecord]], *, flat: bool) -> None:
+        """Add stored rows to table and attributes, with sketches; `flat`: into the delta instead."""
+        if not found:
+            return
+        numbers = np.array([row for row, _ in found], np.uint64)
+        _, vectors = self.stored_vectors(numbers)
+        slots = self.table.append(
+            numbers, [record.id for _, record in found], [record.expires_ms for _, record in found], hour_now()
+        )
+        self.attributes.append([record.attributes for _, record in found])
+        if flat:
+            self.delta.append(numbers, vectors)
+        else:
+            self.sketch(slots, vectors)
+            self.table.move(slots, LOOSE)
+
+    # Reading
+
+    def view(self) -> CollectionView:
+        """What a search sees. Take it inside `readers.reading()`."""
+        with self.lock:
+            return CollectionView(
+                metric=self.metric,
+                table=self.table.view(),
+                attributes=self.attributes,
+                delta=self.delta.view(),
+                graph=self.graph,
+                sketcher=self.sketcher,
+                id_of=self.table.id,
+                stored_vectors=self.stored_vectors,
+                group_vectors=self.group_vectors,
+            )
+
+    def stored_vectors(self, rows: Rows) -> tuple[Rows, Floats]:
+        """The vectors in RocksDB of the rows that it has, and which rows these are."""
+        numbers = rows.tolist()
+        stored = self.rocks.get_many("vectors", [self.scope + keys.number(row) for row in numbers])
+        have = [(row, vector) for row, vector in zip(numbers, stored, strict=True) if vector is not None]
+        vectors = np.frombuffer(b"".join(vector for _, vector in have), "<f4").reshape(-1, self.dimensions)
+        return np.array([row for row, _ in have], np.uint64), vectors
+
+    def group_vectors(self, group: int) -> tuple[Rows, Floats]:
+        """The rows of a shard's row group and their vectors; from RocksDB, if the shard is damaged."""
+        try:
+            return self.shards.group_vectors(group)
+        except Damaged as error:
+            with self.lock:
+                view = self.table.view()
+                inside = view.rows[np.flatnonzero(view.alive & (view.group == group))]
+                if str(error) not in self.problems:
+                    self.problems.append(str(error))
+            return self.stored_vectors(inside)
+
+    def row_records(self, rows: Sequence[int]) -> list[RowRecord | None]:
+        """The records in RocksDB of some rows."""
+        stored = self.rocks.get_many("rows", [self.scope + keys.number(row) for row in rows])
+        return [None if value is None else records.decode(RowRecord, value) for value in stored]
+
+    # Changing, in the writer's thread
+
+    def reserve(self, count: int) -> int:
+        """The first of `count` new sequence numbers. Numbers of a batch that is not written are left out."""
+        first = self.seq + 1
+        self.seq += count
+        return first
+
+    def publish(self, first: int, batch: RowBatch | None, ended: Sequence[Ended], hour: float) -> None:
+        """Bring memory up to a written change: `batch` was inserted from row `first` on, `ended` were ended."""
+        with self.lock:
+            if batch is not None:
+                rows = np.arange(first, first + len(batch), dtype=np.uint64)
+                slots = self.table.append(rows, batch.ids, batch.expires_ms, hour)
+                self.attributes.append(batch.attributes)
+                if self.delta.room >= len(batch):
+                    self.delta.append(rows, batch.vectors)
+                else:  # the keeper is behind: they are found by their sketches meanwhile
+                    self.sketch(slots, batch.vectors)
+                    self.table.move(slots, LOOSE)
+            if ended:
+                self._end(np.array([end.row for end in ended], np.uint64))
+            self.changed_at = time.monotonic()
+        if self.text is not None:
+            added = [] if batch is None else [(first + at, text) for at, text in enumerate(batch.texts) if text]
+            self.text.add(added, [(end.row, end.text) for end in ended if end.text], self.seq)
+
+    def _end(self, rows: Rows) -> None:
+        view = self.table.view()
+        slots = view.slots_of(rows)
+        slots = slots[slots >= 0]
+        slots = slots[view.alive[slots]]
+        self.table.end(slots)
+        if self.graph is not None:
+            for node in view.node[slots[view.place[slots] == HOT]].tolist():
+                self.graph.end(node)
+
+    def sketch(self, slots: Slots, vectors: Floats) -> None:
+        """Give rows their sketches. The first rows that get one decide the centre."""
+        if self.sketcher is None:
+            self.sketcher = Sketcher(self.dimensions, vectors[:LOAD_ROWS].mean(axis=0, dtype=np.float32))
+        self.table.set_sketches(slots, *self.sketcher.encode(vectors), np.einsum("nd,nd->n", vectors, vectors))
+
+    def touch(self, rows: Rows, hour: float) -> None:
+        """Rows were found by a search."""
+        with self.lock:
+            slots = self.table.view().slots_of(rows)
+            self.table.touch(slots[slots >= 0], hour)
+
+    def quick(self) -> bool:
+        """Whether a search for a vector is short enough for the event loop: all rows hot, and nobody changes the graph.
+
+        A search of a few hundred microseconds costs less there than the way to another thread and back.
+        """
+        counts, graph = self.table.view().counts, self.graph
+        if counts[LOOSE] or counts[WARM] or len(self.delta) > FLAT_ROWS or (graph is not None and graph.busy):
+            return False
+        return self.search_s < QUICK_S
+
+    def searched(self, took_s: float) -> None:
+        """A search of hot rows took so long. One slow one among many does not count."""
+        self.search_s += 0.1 * (min(took_s, 10 * QUICK_S) - self.search_s)
+
+    # What it takes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory taken, those of the graph included."""
+        graph = 0 if self.graph is None else self.graph.nbytes
+        return self.table.nbytes + self.attributes.nbytes + self.delta.nbytes + graph
+
+    def counts(self) -> tuple[int, ...]:
+        """Live rows by place: FRESH, HOT, LOOSE, WARM."""
+        return self.table.view().counts
+
+    # Input
+
+    def ready(self, vectors: Floats, param: str) -> Floats:
+        """Vectors as they are stored: float32, finite, and of length 1 for cosine. A copy. Raises InvalidInput."""
+        if vectors.ndim != 2 or vectors.shape[1] != self.dimensions:
+            raise DimensionMismatch(
+                f"{self.name} takes vectors of {self.dimensions} dimensions; these have shape {vectors.shape}.",
+                param=param,
+            )
+        ready: Floats = np.array(vectors, np.float32)
+        if not np.isfinite(ready).all():
+            raise InvalidInput("a vector holds NaN or infinity.", param=param)
+        if self.metric == "cosine":
+            lengths = np.linalg.norm(ready, axis=1, keepdims=True)
+            if not lengths.all():
+                raise InvalidInput("a vector of zeros has no direction, which the metric cosine compares.", param=param)
+            ready /= lengths
+        return ready
+
+    def ready_one(self, vector: Floats) -> Floats:
+        """The same for the vector of a query, shape [dimensions]; 50 microseconds faster."""
+        if vector.shape != (self.dimensions,):
+            raise DimensionMismatch(
+                f"{self.name} takes vectors of {self.dimensions} dimensions; this one has shape {vector.shape}.",
+                param="vector",
+            )
+        ready: Floats = vector.astype(np.float32)
+        length = float(np.dot(ready, ready)) ** 0.5
+        if not math.isfinite(length):
+            return self.ready(vector.reshape(1, -1), "vector")[0]
+        if self.metric == "cosine":
+            if not length:
+                return self.ready(vector.reshape(1, -1), "vector")[0]
+            ready /= np.float32(length)
+        return ready
+
+    def close(self) -> None:
+        """Close its files."""
+        self.shards.close()
+        if self.text is not None:
+            self.text.close()
+
+
+class Readers:
+    """Counts searches, so that the keeper can wait for those that began before a change."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._turn = 0
+        self._inside: dict[int, int] = {}
+
+    def enter(self) -> int:
+        """A search begins; `leave` takes what this returns."""
+        with self._changed:
+            self._inside[self._turn] = self._inside.get(self._turn, 0) + 1
+            return self._turn
+
+    def leave(self, turn: int) -> None:
+        """It ended."""
+        with self._changed:
+            self._inside[turn] -= 1
+            if not self._inside[turn]:
+                del self._inside[turn]
+                self._changed.notify_all()
+
+    def wait_for_earlier(self) -> None:
+        """Return once every search that has begun by now has ended."""
+        with self._changed:
+            before = self._turn
+            self._turn += 1
+            while any(turn <= before for turn in self._inside):
+                self._changed.wait()
+
+
+def hour_now() -> float:
+    """Hours since 1970, with parts."""
+    return time.time() * 1000 / HOUR_MS

@@ -1,0 +1,158 @@
+"""The commands that change collections. Each drafts its part of a batch, and brings memory up to it once that is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataplane import keys, records
+from dataplane.collection import Collection, Ended, RowBatch
+from dataplane.errors import NotFound
+from dataplane.records import RowRecord
+from dataplane.writer import Command, Draft
+
+Rows = NDArray[np.uint64]
+
+
+class _Change(Command):
+    """A change of one collection."""
+
+    def __init__(self, collection: Collection, now_ms: int) -> None:
+        self._collection = collection
+        self._now_ms = now_ms
+        self._first = 0
+        self._ended: list[Ended] = []
+
+    @property
+    def _hour(self) -> float:
+        return self._now_ms / 3_600_000
+
+    def _check(self) -> None:
+        if self._collection.dropped:
+            raise NotFound(f"the collection {self._collection.name!r} has been deleted.")
+
+    def _draft_ends(self, draft: Draft, ends: Sequence[tuple[int, int]]) -> None:
+        """Rows end: pairs of the change's number and the row's."""
+        collection = self._collection
+        texts: list[str | None] = [None] * len(ends)
+        if collection.record.text:
+            stored = draft.get_many("rows", [collection.scope + keys.number(row) for _, row in ends])
+            texts = [None if value is None else records.decode(RowRecord, value).text for value in stored]
+        for (seq, row), text in zip(ends, texts, strict=True):
+            key = collection.scope + keys.number(row)
+            draft.delete("rows", key)
+            draft.delete("vectors", key)
+            draft.put(
+                "dead", collection.scope + keys.number(seq), keys.number(row) + (text or "").encode(), read_again=False
+            )
+            self._ended.append(Ended(row, text))
+
+    def _draft_seq(self, draft: Draft) -> None:
+        draft.put("meta", self._collection.seq_key, keys.number(self._collection.seq), read_again=False)
+
+
+class Upsert(_Change):
+    """Insert rows; those with an id that is there already replace it. Ids within a batch differ. Result: rows that were new."""
+
+    def __init__(self, collection: Collection, batch: RowBatch, now_ms: int) -> None:
+        super().__init__(collection, now_ms)
+        self._batch = batch
+        self.weight = len(batch)
+
+    def draft(self, draft: Draft) -> int:
+        self._check()
+        collection, batch = self._collection, self._batch
+        index = [collection.scope + keys.name(id_) for id_ in batch.ids]
+        replaced = draft.get_many("index", index)
+        self._first = first = collection.reserve(len(batch))
+        ends = [(first + at, int.from_bytes(old, "big")) for at, old in enumerate(replaced) if old is not None]
+        self._draft_ends(draft, ends)
+        vectors = batch.vectors.astype("<f4", copy=False)
+        for at, id_ in enumerate(batch.ids):
+            number = keys.number(first + at)
+            record = RowRecord(id_, batch.texts[at], batch.attributes[at], self._now_ms, batch.expires_ms[at])
+            draft.put("rows", collection.scope + number, records.encode(record))
+            draft.put("vectors", collection.scope + number, vectors[at].tobytes(), read_again=False)
+            draft.put("index", index[at], number)
+        self._draft_seq(draft)
+        return len(batch) - len(ends)
+
+    def publish(self) -> None:
+        self._collection.publish(self._first, self._batch, self._ended, self._hour)
+
+
+class Delete(_Change):
+    """Delete rows by id. Result: how many there were."""
+
+    def __init__(self, collection: Collection, ids: Sequence[str], now_ms: int) -> None:
+        super().__init__(collection, now_ms)
+        self._ids = ids
+        self.weight = len(ids)
+
+    def draft(self, draft: Draft) -> int:
+        self._check()
+        collection = self._collection
+        index = [collection.scope + keys.name(id_) for id_ in self._ids]
+        found = [(key, old) for key, old in zip(index, draft.get_many("index", index), strict=True) if old is not None]
+        if not found:
+            return 0
+        first = collection.reserve(len(found))
+        self._draft_ends(draft, [(first + at, int.from_bytes(old, "big")) for at, (_, old) in enumerate(found)])
+        for key, _ in found:
+            draft.delete("index", key)
+        self._draft_seq(draft)
+        return len(found)
+
+    def publish(self) -> None:
+        if self._ended:
+            self._collection.publish(0, None, self._ended, self._hour)
+
+
+class Expire(_Change):
+    """Delete rows whose time has come, by number; those that were replaced meanwhile are left. Result: how many."""
+
+    def __init__(self, collection: Collection, rows: Sequence[int], now_ms: int) -> None:
+        super().__init__(collection, now_ms)
+        self._rows = rows
+        self.weight = len(rows)
+
+    def draft(self, draft: Draft) -> int:
+        self._check()
+        collection = self._collection
+        stored = draft.get_many("rows", [collection.scope + keys.number(row) for row in self._rows])
+        found = [
+            (row, records.decode(RowRecord, value).id)
+            for row, value in zip(self._rows, stored, strict=True)
+            if value is not None
+        ]
+        if not found:
+            return 0
+        first = collection.reserve(len(found))
+        self._draft_ends(draft, [(first + at, row) for at, (row, _) in enumerate(found)])
+        for _, id_ in found:
+            draft.delete("index", collection.scope + keys.name(id_))
+        self._draft_seq(draft)
+        return len(found)
+
+    def publish(self) -> None:
+        if self._ended:
+            self._collection.publish(0, None, self._ended, self._hour)
+
+
+class Touch(Command):
+    """Rows were found by a search: they are warmer now. Changes memory only."""
+
+    weight = 0
+
+    def __init__(self, collection: Collection, rows: Rows, hour: float) -> None:
+        self._collection = collection
+        self._rows = rows
+        self._hour = hour
+
+    def draft(self, draft: Draft) -> None:
+        """Nothing is stored: heat is kept by the snapshots."""
+
+    def publish(self) -> None:
+        self._collection.touch(self._rows, self._hour)

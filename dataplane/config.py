@@ -1,0 +1,36 @@
+"""The data plane's section of the configuration. Frozen; whoever composes the process reads files and the environment."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+
+class DataPlaneConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where data lies, and how much memory it may take."""
+
+    path: Annotated[
+        str,
+        Meta(
+            description="Folder of the data plane, best on NVMe; made with mode 0700. auto: the service's StateDirectory, "
+            "else $XDG_STATE_HOME/acu/data, else ~/.local/state/acu/data."
+        ),
+    ] = "auto"
+    hot_layer_mem_mb: Annotated[
+        int | None,
+        Meta(
+            description="Memory in MiB for vectors, graphs, tables and caches. What does not fit is searched on the disk. "
+            "Default: a sixteenth of the machine's memory, and 12288 at most.",
+            ge=64,
+            le=4_194_304,
+        ),
+    ] = None
+    ring_rows: Annotated[
+        int,
+        Meta(description="Rows that may wait for the writer; whoever writes more waits.", ge=128, le=1_048_576),
+    ] = 4096
+    search_threads: Annotated[int, Meta(description="Searches that are computed at a time.", ge=1, le=64)] = 2
+    slow_search_ms: Annotated[
+        float, Meta(description="A search that takes longer is logged, with the tiers it went through.", gt=0)
+    ] = 250.0

@@ -1,0 +1,207 @@
+"""Full text, built behind the writer: one thread for all collections, so that no write waits for an index of words.
+
+A `TextFeed` takes what each written change adds and removes, in order; the `Indexer`'s thread brings it into the collection's
+`TextIndex`, many rows in a transaction. A search for words waits until the index has what was written before it began.
+
+The feed is bounded: when the thread is far behind, or the index could not be written (a full disk), the feed is thrown away
+and the index is brought up to RocksDB instead, from the sequence number that it has reached: rows above it, and `dead` entries
+with the text of rows that ended. To add a row twice, or to remove one that is not there, changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dataplane import keys, records
+from dataplane.errors import Closed, Damaged, DataPlaneError
+from dataplane.records import RowRecord
+from dataplane.rocks import Rocks
+from dataplane.text import Allowed, TextIndex
+
+Texts = Sequence[tuple[int, str]]  # row number, text
+
+FEED_ROWS = 8192
+TRANSACTION_ROWS = 512
+RETRY_S = 5.0
+GATHER_S = 0.05
+
+_log = logging.getLogger(__name__)
+
+
+class TextFeed:
+    """The full text of one collection, and what is on its way there. `wake` tells the thread that there is work."""
+
+    def __init__(self, rocks: Rocks, scope: bytes, path: Path, wake: Callable[[], None]) -> None:
+        self._rocks = rocks
+        self._scope = scope
+        self._path = path
+        self._wake = wake
+        self._changed = threading.Condition()
+        self._pending: deque[tuple[Texts, Texts, int]] = deque()
+        self._pending_rows = 0
+        self._written = 0  # the last change that the index should have
+        self._closed = False
+        self._retry_at = 0.0
+        self.awaited = 0  # searches that wait for what is on its way
+        self.behind = False  # the feed was thrown away
+        self.problem: str | None = None  # why
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.index = TextIndex.open(path)
+
+    def open(self, seq: int) -> None:
+        """The collection's last change, before there are others."""
+        self._written = seq
+        self.behind = self.index.seq != seq
+
+    def add(self, added: Texts, removed: Texts, seq: int) -> None:
+        """A change was written. Never fails, never waits for the disk."""
+        with self._changed:
+            self._written = seq
+            if not self.behind:
+                self._pending.append((added, removed, seq))
+                self._pending_rows += len(added) + len(removed)
+                if self._pending_rows > FEED_ROWS:
+                    self._throw_away()
+        self._wake()
+
+    def _throw_away(self) -> None:
+        self._pending.clear()
+        self._pending_rows = 0
+        self.behind = True
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the index lacks something that it could have now."""
+        return not self._closed and (bool(self._pending) or (self.behind and time.monotonic() >= self._retry_at))
+
+    def work(self) -> None:
+        """Bring the index on, by one transaction or so. In the indexer's thread."""
+        try:
+            if self.behind:
+                self._catch_up()
+            else:
+                self._take_in()
+            self.problem = None
+        except Closed:
+            return
+        except DataPlaneError as error:
+            _log.warning("the full text is behind", extra={"why": str(error), "file": str(self._path)})
+            self.problem = str(error)
+            self._retry_at = time.monotonic() + RETRY_S
+            with self._changed:
+                self._throw_away()
+            if isinstance(error, Damaged):
+                self._make_anew()
+        with self._changed:
+            self._changed.notify_all()
+
+    def _take_in(self) -> None:
+        added: list[tuple[int, str]] = []
+        removed: list[tuple[int, str]] = []
+        seq = 0
+        with self._changed:
+            while self._pending and len(added) + len(removed) < TRANSACTION_ROWS:
+                more, less, seq = self._pending.popleft()
+                added.extend(more)
+                removed.extend(less)
+                self._pending_rows -= len(more) + len(less)
+        if seq:
+            self.index.add(added, removed, seq)
+
+    def _catch_up(self) -> None:
+        """From RocksDB. Changes that are written meanwhile come in again, by the feed, and change nothing twice."""
+        with self._changed:
+            self._pending.clear()
+            self._pending_rows = 0
+            self.behind = False
+            target = self._written
+        built = self.index.seq
+        ended = self._rocks.scan("dead", self._scope, start=keys.number(built + 1))
+        removed = [(int.from_bytes(value[:8], "big"), value[8:].decode()) for _, value in ended]
+        removed = [(row, text) for row, text in removed if row <= built and text]
+        added: list[tuple[int, str]] = []
+        with contextlib.closing(self._rocks.scan("rows", self._scope, start=keys.number(built + 1))) as rows:
+            for key, value in rows:
+                if text := records.decode(RowRecord, value).text:
+                    added.append((int.from_bytes(key[-8:], "big"), text))
+                if len(added) == TRANSACTION_ROWS:
+                    self.index.add(added, removed, built)  # what ended above this row is not removed yet
+                    added, removed = [], []
+        self.index.add(added, removed, target)
+
+    def _make_anew(self) -> None:
+        with contextlib.suppress(DataPlaneError):
+            self.index.close()
+            TextIndex.remove(self._path)
+            self.index = TextIndex.open(self._path)
+
+    def search(self, text: str, limit: int, allowed: Allowed, deadline: float) -> tuple[list[tuple[int, float]], bool]:
+        """The rows that have words of `text`, as `TextIndex.search`; and whether all that was written before is in it.
+
+        Waits for that until `deadline` (of time.monotonic()).
+        """
+        with self._changed:
+            wanted = self._written
+            self.awaited += 1
+            complete = self._changed.wait_for(
+                lambda: self.index.seq >= wanted or self._closed, max(deadline - time.monotonic(), 0)
+            )
+            self.awaited -= 1
+        return self.index.search(text, limit, allowed), complete
+
+    def close(self) -> None:
+        """Close the file; what is still on its way comes from RocksDB at the next start."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self.index.close()
+
+
+class Indexer:
+    """Owns the thread. `feeds` are those of the open collections."""
+
+    def __init__(self, feeds: Callable[[], Sequence[TextFeed]]) -> None:
+        self._feeds = feeds
+        self._woken = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="dataplane-text", daemon=True)
+
+    def wake(self) -> None:
+        """There is work."""
+        self._woken.set()
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the transaction that goes on."""
+        self._stopping = True
+        self._woken.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _gather(self) -> None:
+        """Let more changes come, which share a transaction, unless somebody waits for these."""
+        until = time.monotonic() + GATHER_S
+        while time.monotonic() < until and not self._stopping and not any(feed.awaited for feed in self._feeds()):
+            time.sleep(GATHER_S / 10)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._woken.wait(RETRY_S)
+            self._gather()
+            self._woken.clear()
+            for feed in self._feeds():
+                while feed.has_work and not self._stopping:
+                    try:
+                        feed.work()
+                    except Exception:  # noqa: BLE001 - a defect in one must not end the thread for all
+                        _log.exception("the full text failed")
+                        break

@@ -1,0 +1,531 @@
+"""Keeper: the thread that moves rows between the tiers, in small steps, while everything else goes on.
+
+For each collection in turn, one step of the first that is due:
+
+    merge      FRESH -> HOT      the delta's oldest rows, once there are some or they are a moment old
+    adopt      LOOSE -> WARM     rows that a shard already has, after a start
+    gather     LOOSE -> HOT      rows that are in RocksDB only: after a start, a rebuild, or a burst
+    shrink     HOT -> WARM       when more memory is taken than there may be
+    overflow   LOOSE -> WARM     when there is no room for them in the graph and they have become many
+    rebuild    HOT -> LOOSE      when too many nodes of the graph are masked; `gather` builds it anew
+    promote    WARM -> HOT       rows that are clearly hotter than the coldest hot ones, while there is room
+    reshuffle  all               when there is no room and many rows are on the wrong side: the graph is built anew of the hottest
+    discard    WARM -> LOOSE     the rows of a shard of which most have ended; the shard is removed
+    snapshot                     when enough has changed and some time has passed
+    expire                       rows whose time has come are deleted, by a command
+
+Memory is bounded by `memory_bytes` over all collections, as they count it themselves: a row becomes HOT only where there is
+room for it. A graph whose array would have to move to a larger one, without the memory for both, is built anew with all the
+memory that it may have. To leave the graph costs a rebuild sooner or later, so a row that is in it stays until another is
+hotter by `STAY`, which ten hours without access make.
+
+A crash in any step leaves what was before it: places are in memory only, and shards and snapshots are written atomically.
+A step that fails is logged and tried again after a pause; a full disk pauses demotion, and rows then stay LOOSE.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from dataplane import snapshot
+from dataplane.collection import FLAT_ROWS, Collection
+from dataplane.commands import Expire
+from dataplane.errors import DataPlaneError
+from dataplane.graph import Graph, node_bytes
+from dataplane.shards import ShardMeta, ShardRows
+from dataplane.table import FRESH, HOT, LOOSE, WARM, Slots
+from dataplane.writer import Command
+
+MERGE_ROWS = 256
+MERGE_FROM = 64
+MERGE_AFTER_S = 0.2
+OVERFLOW_ROWS = 4096  # loose rows are found by their sketches; a shard of fewer is not worth its file
+SHARD_ROWS = 16_384
+STAY = 0.1  # of heat
+CLEARLY = 0.4  # of heat: half as many accesses again
+SPARE_SHARE = 0.05  # of the graph, or of free memory, that only promotions use
+DRIFT_SHARE = 0.1  # of the graph that should be exchanged before it is built anew
+RESHUFFLE_EVERY_S = 60.0
+PROMOTE_ROWS = 512
+PROMOTE_EVERY_S = 1.0
+MASKED_SHARE = 0.3
+DEAD_SHARE = 0.5  # of a shard
+DISCARD_EVERY_S = 30.0
+SNAPSHOT_SHARE = 0.1  # of the graph that has changed
+SNAPSHOT_EVERY_S = 60.0
+SNAPSHOT_IDLE_S = 5.0
+EXPIRE_EVERY_S = 5.0
+EXPIRE_ROWS = 128
+PAUSE_S = 5.0
+IDLE_S = 0.05
+
+_log = logging.getLogger(__name__)
+
+
+class KeeperCounts(Struct):
+    """What the keeper has done, in rows and times. For metrics."""
+
+    merged: int = 0
+    demoted: int = 0
+    promoted: int = 0
+    expired: int = 0
+    rebuilds: int = 0
+    snapshots: int = 0
+    failures: int = 0
+
+
+class _Due(Struct):
+    """When things were last done for a collection."""
+
+    promoted_at: float = 0.0
+    discarded_at: float = 0.0
+    reshuffled_at: float = 0.0
+    snapshot_at: float = 0.0
+    snapshot_seq: int = -1
+    snapshot_nodes: int = 0
+    expired_at: float = 0.0
+    adopted: bool = False
+    paused_until: float = 0.0
+
+
+class Keeper:
+    """Owns the thread. `collections` are those that are open; `submit` hands a command to the writer from any thread."""
+
+    def __init__(
+        self, collections: Callable[[], Sequence[Collection]], submit: Callable[[Command], None], memory_bytes: int
+    ) -> None:
+        self._collections = collections
+        self._submit = submit
+        self.memory_bytes = memory_bytes
+        self.counts = KeeperCounts()
+        self.last_error: str | None = None
+        self._due: dict[int, _Due] = {}
+        self._stopping = threading.Event()
+        self._poked = threading.Event()
+        self._hurry: set[int] = set()
+        self._thread = threading.Thread(target=self._run, name="dataplane-keeper", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the step that goes on."""
+        self._stopping.set()
+        self._poked.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def hurry(self, collection: Collection, *, on: bool) -> None:
+        """Do what is due for a collection now, whatever its age; for those who wait for it."""
+        (self._hurry.add if on else self._hurry.discard)(id(collection))
+        self._poked.set()
+
+    def settled(self, collection: Collection) -> bool:
+        """Whether nothing is left to be moved, and the snapshot is of now."""
+        due = self._due_of(collection)
+        counts = collection.counts()
+        fresh = counts[FRESH] if collection.table.live > FLAT_ROWS or collection.graph is not None else 0
+        loose = counts[LOOSE] and (counts[LOOSE] >= OVERFLOW_ROWS or self._room(collection, MERGE_ROWS))
+        return (
+            not fresh and not loose and due.adopted and (collection.graph is None or due.snapshot_seq == collection.seq)
+        )
+
+    def used_bytes(self) -> int:
+        """Memory of all collections."""
+        return sum(collection.nbytes for collection in self._collections())
+
+    # The thread
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            worked = False
+            for collection in self._collections():
+                if self._stopping.is_set():
+                    return
+                worked |= self._guarded_step(collection)
+            if not worked:
+                self._poked.wait(IDLE_S)
+                self._poked.clear()
+
+    def _due_of(self, collection: Collection) -> _Due:
+        return self._due.setdefault(id(collection), _Due(snapshot_at=time.monotonic(), expired_at=time.monotonic()))
+
+    def forget(self, collection: Collection) -> None:
+        """The collection is gone."""
+        self._due.pop(id(collection), None)
+
+    def _guarded_step(self, collection: Collection) -> bool:
+        due = self._due_of(collection)
+        if time.monotonic() < due.paused_until or collection.dropped:
+            return False
+        try:
+            return self.step(collection)
+        except DataPlaneError as error:
+            _log.warning("the keeper pauses", extra={"collection": collection.name, "why": str(error)})
+            self.last_error = str(error)
+        except Exception:  # noqa: BLE001 - a defect in one step must not end the thread
+            _log.exception("the keeper failed", extra={"collection": collection.name})
+            self.last_error = "a step of the keeper failed: see the log"
+        self.counts.failures += 1
+        due.paused_until = time.monotonic() + PAUSE_S
+        return False
+
+    def step(self, collection: Collection) -> bool:
+        """One step of what is due; False if nothing is."""
+        due = self._due_of(collection)
+        return (
+            self._merge(collection)
+            or self._adopt(collection, due)
+            or self._shrink(collection)
+            or self._gather(collection)
+            or self._rebuild_if_masked(collection)
+            or self._promote(collection, due)
+            or self._discard(collection, due)
+            or self._expire(collection, due)
+            or self._snapshot(collection, due)
+        )
+
+    # Steps
+
+    def _merge(self, collection: Collection) -> bool:
+        waiting = len(collection.delta)
+        if not waiting or (collection.graph is None and collection.table.live <= FLAT_ROWS):
+            return False
+        idle = time.monotonic() - collection.changed_at > MERGE_AFTER_S or id(collection) in self._hurry
+        if waiting < MERGE_FROM and not idle:
+            return False
+        with collection.lock:
+            delta = collection.delta.view(MERGE_ROWS)
+        fits = self._make_room(collection, len(delta.rows))
+        self._into_graph(collection, delta.rows, delta.vectors, to_graph=fits)
+        with collection.lock:
+            collection.delta.drop(len(delta.rows))
+        self.counts.merged += len(delta.rows)
+        return True
+
+    def _gather(self, collection: Collection) -> bool:
+        """Loose rows become hot while there is room, the oldest first; else many of them become warm."""
+        count = collection.counts()[LOOSE]
+        if not count or (collection.graph is None and collection.table.live <= FLAT_ROWS and not len(collection.delta)):
+            return bool(count) and self._into_delta(collection)
+        if not self._make_room(collection, min(count, MERGE_ROWS)):
+            return count >= OVERFLOW_ROWS and self._overflow(collection)
+        view = collection.table.view()
+        loose = np.flatnonzero((view.place == LOOSE) & view.alive)[:MERGE_ROWS]
+        rows, vectors = collection.stored_vectors(view.rows[loose])
+        self._into_graph(collection, rows, vectors, to_graph=True)
+        return True
+
+    def _shrink(self, collection: Collection) -> bool:
+        """With less memory than is taken (a smaller cap since the last start): the coldest hot rows become warm."""
+        over = -self._free_bytes()
+        graph = collection.graph
+        if over <= 0 or graph is None or not collection.counts()[HOT]:
+            return False
+        with collection.lock:
+            view, heat = collection.table.view(), collection.table.heat()
+        hot = np.flatnonzero(view.alive & (view.place == HOT))
+        count = min(len(hot), over // node_bytes(collection.dimensions) + MERGE_ROWS)
+        self.demote(collection, np.sort(hot[np.argsort(heat[hot], kind="stable")[:count]]))
+        self._drop_graph(collection)
+        if reserve := self._reserve(collection):
+            collection.graph = Graph(collection.dimensions, collection.metric, reserve)
+        return True
+
+    def _into_delta(self, collection: Collection) -> bool:
+        """A collection that has become small is scanned as a whole."""
+        with collection.lock:
+            view = collection.table.view()
+            loose = np.flatnonzero((view.place == LOOSE) & view.alive)
+            rows, vectors = collection.stored_vectors(view.rows[loose])
+            collection.delta.append(rows, vectors)
+            collection.table.move(view.slots_of(rows), FRESH)
+        return True
+
+    def _overflow(self, collection: Collection) -> bool:
+        view = collection.table.view()
+        loose = np.flatnonzero((view.place == LOOSE) & view.alive)[:SHARD_ROWS]
+        self.demote(collection, loose)
+        return True
+
+    def _into_graph(
+        self,
+        collection: Collection,
+        rows: NDArray[np.uint64],
+        vectors: NDArray[np.float32],
+        *,
+        to_graph: bool,
+    ) -> None:
+        """Rows become HOT, or LOOSE without `to_graph`. Those that ended meanwhile become nothing."""
+        with collection.lock:
+            view = collection.table.view()
+            slots = view.slots_of(rows)
+            alive = (slots >= 0) & view.alive[np.maximum(slots, 0)]
+            rows, vectors, slots = rows[alive], vectors[alive], slots[alive]
+            if len(rows):
+                collection.sketch(slots, vectors)
+            if not to_graph:
+                collection.table.move(slots, LOOSE)
+        if not to_graph or not len(rows):
+            return
+        if collection.graph is None:
+            collection.graph = Graph(collection.dimensions, collection.metric)
+        graph = collection.graph
+        first = graph.add(rows, vectors)
+        with collection.lock:
+            view = collection.table.view()
+            slots = view.slots_of(rows)
+            nodes = np.arange(first, first + len(rows))
+            collection.table.set_nodes(slots, nodes)
+            collection.table.move(slots, HOT)
+            for node in nodes[~view.alive[slots]].tolist():
+                graph.end(node)
+
+    def _adopt(self, collection: Collection, due: _Due) -> bool:
+        """After a start: rows that shards have are WARM, unless the snapshot has them in the graph."""
+        if due.adopted:
+            return False
+        due.adopted = True
+        for entry in collection.shards.entries:
+            try:
+                for group, rows in collection.shards.groups(entry.name):
+                    with collection.lock:
+                        view = collection.table.view()
+                        slots = view.slots_of(rows)
+                        slots = slots[slots >= 0]
+                        collection.table.set_groups(slots, group)
+                        collection.table.move(slots[view.place[slots] == LOOSE], WARM)
+            except DataPlaneError as error:
+                self._abandon_shard(collection, entry.name, str(error))
+        return True
+
+    def _abandon_shard(self, collection: Collection, name: str, why: str) -> None:
+        """Its rows are read from RocksDB."""
+        with collection.lock:
+            view = collection.table.view()
+            groups = collection.shards.numbers_of(name)
+            inside = np.flatnonzero((view.group >= groups.start) & (view.group < groups.stop))
+            collection.table.move(inside[view.place[inside] == WARM], LOOSE)
+            collection.table.set_groups(inside, -1)
+        collection.readers.wait_for_earlier()
+        collection.shards.drop(name, why)
+
+    def _rebuild_if_masked(self, collection: Collection) -> bool:
+        graph = collection.graph
+        if graph is None or graph.masked < FLAT_ROWS or graph.masked < MASKED_SHARE * len(graph):
+            return False
+        self._drop_graph(collection)
+        self._compact_table(collection)
+        return True
+
+    def _drop_graph(self, collection: Collection) -> None:
+        """Hot rows become loose."""
+        with collection.lock:
+            view = collection.table.view()
+            collection.table.move(np.flatnonzero(view.place == HOT), LOOSE)
+            collection.graph = None
+        collection.readers.wait_for_earlier()
+        self.counts.rebuilds += 1
+
+    def _compact_table(self, collection: Collection) -> None:
+        """Forget the slots of rows that ended."""
+        if collection.table.ended < MASKED_SHARE * len(collection.table):
+            return
+        with collection.lock:
+            slots = np.flatnonzero(collection.table.view().alive)
+            collection.table = collection.table.kept(slots)
+            collection.attributes = collection.attributes.keep(slots)
+
+    # Memory
+
+    def _free_bytes(self) -> int:
+        return self.memory_bytes - self.used_bytes()
+
+    def _room(self, collection: Collection, count: int, spare: float = SPARE_SHARE) -> bool:
+        """Whether `count` rows can become hot, and the share `spare` is left."""
+        graph = collection.graph
+        if graph is not None and graph.spare >= count + spare * len(graph):
+            return True
+        return self._free_bytes() - spare * self.memory_bytes >= count * node_bytes(collection.dimensions)
+
+    def _make_room(self, collection: Collection, count: int, spare: float = SPARE_SHARE) -> bool:
+        """The same; afterwards the graph can take them without needing more memory than there is, for a moment or for good."""
+        if not self._room(collection, count, spare):
+            return False
+        graph, size = collection.graph, node_bytes(collection.dimensions)
+        if (
+            graph is not None
+            and graph.moving_bytes(count)
+            and self._free_bytes() < graph.moving_bytes(count) + count * size
+        ):
+            self._drop_graph(collection)
+            collection.graph = Graph(collection.dimensions, collection.metric, self._reserve(collection))
+        return True
+
+    def _reserve(self, collection: Collection) -> int:
+        """Nodes for which there is memory, while the collection has no graph."""
+        return max(int(0.98 * self._free_bytes()) // node_bytes(collection.dimensions), 0)
+
+    def demote(self, collection: Collection, slots: Slots) -> None:
+        """Rows become WARM: those that no shard has are written into new ones."""
+        view = collection.table.view()
+        known = view.group[slots] >= 0
+        self._make_warm(collection, view.rows[slots[known]])
+        unknown = slots[~known]
+        for start in range(0, len(unknown), SHARD_ROWS):
+            rows = view.rows[unknown[start : start + SHARD_ROWS]]
+            content = self._shard_rows(collection, rows)
+            meta = ShardMeta(collection.name, collection.seq, collection.dimensions, collection.metric)
+            if not len(content):
+                continue
+            groups = collection.shards.demote(content, meta)
+            with collection.lock:
+                found = collection.table.view().slots_of(content.rownums)
+                collection.table.set_groups(found[found >= 0], groups[found >= 0])
+            self._make_warm(collection, content.rownums)
+
+    def _make_warm(self, collection: Collection, rows: NDArray[np.uint64]) -> None:
+        with collection.lock:
+            view = collection.table.view()
+            slots = view.slots_of(rows)
+            slots = slots[slots >= 0]
+            was_hot = slots[view.place[slots] == HOT]
+            nodes = view.node[was_hot].tolist()
+            collection.table.move(slots, WARM)
+        collection.readers.wait_for_earlier()
+        if collection.graph is not None:
+            for node in nodes:
+                collection.graph.end(node)
+        self.counts.demoted += len(slots)
+
+    def _shard_rows(self, collection: Collection, rows: NDArray[np.uint64]) -> ShardRows:
+        """The stored content of rows; those that ended meanwhile are left out."""
+        numbers: list[NDArray[np.uint64]] = []
+        vectors: list[NDArray[np.float32]] = []
+        ids: list[str] = []
+        texts: list[str] = []
+        attributes: list[bytes] = []
+        expires: list[int] = []
+        for start in range(0, len(rows), MERGE_ROWS):
+            have, part = collection.stored_vectors(rows[start : start + MERGE_ROWS])
+            found = collection.row_records(have.tolist())
+            keep = np.array([record is not None for record in found], np.bool_)
+            numbers.append(have[keep])
+            vectors.append(part[keep])
+            for record in filter(None, found):
+                ids.append(record.id)
+                texts.append(record.text or "")
+                attributes.append(msgspec.json.encode(record.attributes))
+                expires.append(record.expires_ms or 0)
+        return ShardRows(
+            np.concatenate(numbers) if numbers else np.empty(0, np.uint64),
+            np.concatenate(vectors) if vectors else np.empty((0, collection.dimensions), np.float32),
+            ids,
+            texts,
+            attributes,
+            np.array(expires, np.int64),
+        )
+
+    def _promote(self, collection: Collection, due: _Due) -> bool:
+        """The hottest warm rows become hot, at most PROMOTE_ROWS a second; or the graph is built anew, if that is worth it."""
+        now = time.monotonic()
+        if now - due.promoted_at < PROMOTE_EVERY_S or not collection.counts()[WARM]:
+            return False
+        due.promoted_at = now
+        with collection.lock:
+            view, heat = collection.table.view(), collection.table.heat()
+        warm = np.flatnonzero(view.alive & (view.place == WARM))
+        hot = np.flatnonzero(view.alive & (view.place == HOT))
+        warm = warm[np.argsort(-heat[warm], kind="stable")]
+        coldest = np.sort(heat[hot])
+        pairs = min(len(warm), len(coldest))
+        drift = int(np.count_nonzero(heat[warm[:pairs]] > coldest[:pairs] + CLEARLY))
+        wanted = warm[:PROMOTE_ROWS]
+        if len(coldest):
+            wanted = wanted[heat[wanted] > coldest[0] + CLEARLY]
+        if len(wanted) and self._make_room(collection, len(wanted), spare=0):
+            rows, vectors = collection.stored_vectors(view.rows[wanted])
+            self._into_graph(collection, rows, vectors, to_graph=True)
+            self.counts.promoted += len(rows)
+            return True
+        if drift < max(DRIFT_SHARE * len(hot), MERGE_ROWS) or now - due.reshuffled_at < RESHUFFLE_EVERY_S:
+            return False
+        due.reshuffled_at = now
+        self._reshuffle(
+            collection, view.rows[warm[:drift]], view.rows[hot[np.argsort(heat[hot], kind="stable")[:drift]]]
+        )
+        return True
+
+    def _reshuffle(self, collection: Collection, hotter: NDArray[np.uint64], colder: NDArray[np.uint64]) -> None:
+        """Exchange warm rows with hot ones, as many, by building the graph anew."""
+        self.demote(collection, collection.table.view().slots_of(colder))
+        with collection.lock:
+            slots = collection.table.view().slots_of(hotter)
+            collection.table.move(slots[slots >= 0], LOOSE)
+        self._drop_graph(collection)
+        collection.graph = Graph(collection.dimensions, collection.metric, self._reserve(collection))
+        self.counts.promoted += len(hotter)
+
+    def _discard(self, collection: Collection, due: _Due) -> bool:
+        """The first shard of which most rows have ended."""
+        now = time.monotonic()
+        if now - due.discarded_at < DISCARD_EVERY_S and id(collection) not in self._hurry:
+            return False
+        due.discarded_at = now
+        view = collection.table.view()
+        groups = view.group[view.alive & (view.group >= 0)]
+        for entry in collection.shards.entries:
+            numbers = collection.shards.numbers_of(entry.name)
+            live = np.count_nonzero((groups >= numbers.start) & (groups < numbers.stop))
+            if live < (1 - DEAD_SHARE) * entry.rows:
+                self._abandon_shard(collection, entry.name, "")
+                return True
+        return False
+
+    def _expire(self, collection: Collection, due: _Due) -> bool:
+        now = time.monotonic()
+        if now - due.expired_at < EXPIRE_EVERY_S and id(collection) not in self._hurry:
+            return False
+        due.expired_at = now
+        now_ms = int(time.time() * 1000)
+        view = collection.table.view()
+        over = np.flatnonzero(view.alive & (view.expires_ms <= now_ms))[: 32 * EXPIRE_ROWS]
+        for start in range(0, len(over), EXPIRE_ROWS):
+            self._submit(Expire(collection, view.rows[over[start : start + EXPIRE_ROWS]].tolist(), now_ms))
+        self.counts.expired += len(over)
+        return False
+
+    def _snapshot(self, collection: Collection, due: _Due) -> bool:
+        graph, seq = collection.graph, collection.seq
+        if graph is None or due.snapshot_seq == seq:
+            return False
+        now = time.monotonic()
+        changed = max(len(graph) - due.snapshot_nodes, seq - due.snapshot_seq)
+        enough = changed > SNAPSHOT_SHARE * len(graph) and now - due.snapshot_at > SNAPSHOT_EVERY_S
+        idle = now - collection.changed_at > SNAPSHOT_IDLE_S and now - due.snapshot_at > SNAPSHOT_IDLE_S
+        if not (enough or idle or id(collection) in self._hurry):
+            return False
+        self.save_snapshot(collection)
+        return True
+
+    def save_snapshot(self, collection: Collection) -> None:
+        """Write a snapshot of graph and heat as they are."""
+        due = self._due_of(collection)
+        seq = collection.seq
+        with collection.lock:
+            view = collection.table.view()
+            accesses, hours = collection.table.accessed()
+            heat = np.stack([view.rows.astype(np.float64), accesses.astype(np.float64), hours.astype(np.float64)])
+            heat = heat[:, view.alive]
+        saved = snapshot.save(collection.folder, seq, collection.graph, heat)
+        due.snapshot_seq, due.snapshot_nodes, due.snapshot_at = seq, saved.nodes, time.monotonic()
+        self.counts.snapshots += 1

@@ -1,0 +1,211 @@
+"""The nearest rows to a vector, over all places where a collection's vectors are.
+
+Every score is computed from a stored vector; sketches and the graph only say which vectors to look at:
+
+    FRESH   all of the delta                       HOT    the graph; with a filter that few rows match, those rows alone
+    LOOSE   the best by sketch, from RocksDB       WARM   the row groups that hold the best by sketch, whole
+
+With `exact`, all rows that are allowed are compared. Reads one moment's view; runs in a thread; does not hold the GIL for
+long. When the deadline passes, what was not read is left out and the answer says that it is not complete.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from dataplane.graph import EF_SEARCH, Graph, exact_scores
+from dataplane.table import FRESH, HOT, LOOSE, WARM
+from dataplane.view import CollectionView
+
+Slots = NDArray[np.int64]
+Floats = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+
+EXACT_ROWS = 4096  # hot rows that match a filter and are all compared: two milliseconds at 256 dimensions
+GRAPH_SHARE = 0.3  # from this share of matching rows on, the graph is searched and its answer filtered
+CANDIDATES = 20  # rows a hit that the sketches propose
+LEAST_CANDIDATES = 200
+WARM_CANDIDATES = 5  # less: their whole groups are read
+LEAST_WARM_CANDIDATES = 50
+SURE_BITS = 256  # of a sketch; with fewer, as many more candidates
+CHUNK = 1024
+
+
+@dataclass(slots=True)
+class Found:
+    """Slots and their scores, best first."""
+
+    slots: Slots
+    scores: Floats
+    places: set[int] = field(default_factory=set)
+    warm_rows_read: int = 0
+    complete: bool = True
+
+    @classmethod
+    def nothing(cls) -> Found:
+        """No rows."""
+        return cls(np.empty(0, np.int64), np.empty(0, np.float32))
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """What is looked for. `matching`: slots that a filter lets through, None: all; `deadline`: of time.monotonic()."""
+
+    vector: Floats
+    k: int
+    matching: Mask | None
+    exact: bool
+    now_ms: int
+    deadline: float
+
+
+class _Search:
+    """One search on its way."""
+
+    def __init__(self, view: CollectionView, wanted: Wanted) -> None:
+        self.view = view
+        self.wanted = wanted
+        self.vector, self.k = wanted.vector, wanted.k
+        self.found = Found.nothing()
+        self.slots: list[Slots] = []
+        self.scores: list[Floats] = []
+
+    def add(self, place: int, slots: Slots, scores: Floats) -> None:
+        """Take the best `k` of some rows; slots below 0 and rows that are not allowed are left out."""
+        self.found.places.add(place)
+        good = self.allowed(slots)
+        slots, scores = slots[good], scores[good]
+        if len(slots) > self.k:
+            best = np.argpartition(-scores, self.k - 1)[: self.k]
+            slots, scores = slots[best], scores[best]
+        self.slots.append(slots)
+        self.scores.append(scores)
+
+    def allowed(self, slots: Slots) -> Mask:
+        """Which slots hold a row that may be in the answer, shape [n]; false for -1."""
+        live = self.view.table.live_of(slots, self.wanted.now_ms)
+        if self.wanted.matching is not None and len(self.wanted.matching):
+            live &= self.wanted.matching[slots]
+        return live
+
+    def count(self, slots: Slots) -> int:
+        """How many of them may be in the answer."""
+        return int(np.count_nonzero(self.allowed(slots)))
+
+    def at(self, place: int) -> Slots:
+        """All slots at a place that hold a row that may be in the answer."""
+        slots = np.flatnonzero(self.view.table.place == place)
+        return slots[self.allowed(slots)]
+
+    def candidates(self, a_hit: int, least: int) -> int:
+        """How many rows the sketches should propose."""
+        return max(a_hit * self.k, least) * max(SURE_BITS // len(self.vector), 1)
+
+    def late(self) -> bool:
+        """Whether the deadline has passed."""
+        if time.monotonic() < self.wanted.deadline:
+            return False
+        self.found.complete = False
+        return True
+
+
+def nearest(view: CollectionView, wanted: Wanted) -> Found:
+    """The `k` allowed rows with the best scores."""
+    search = _Search(view, wanted)
+    counts = view.table.counts
+    if len(view.delta.rows):
+        _fresh(search)
+    if view.graph is not None and counts[HOT]:
+        _hot(search, view.graph)
+    if counts[LOOSE]:
+        _loose(search)
+    if counts[WARM]:
+        _warm(search)
+    return _merged(search)
+
+
+def _fresh(search: _Search) -> None:
+    delta = search.view.delta
+    scores = np.concatenate(
+        [
+            exact_scores(search.vector, delta.vectors[start : start + CHUNK], search.view.metric)
+            for start in range(0, len(delta.rows), CHUNK)
+        ]
+    )
+    search.add(FRESH, search.view.table.slots_of(delta.rows), scores)
+
+
+def _hot(search: _Search, graph: Graph) -> None:
+    view, few = search.view, search.wanted.matching is not None
+    matching = len(graph)
+    if few or search.wanted.exact:
+        slots = search.at(HOT)
+        matching = len(slots)
+        if search.wanted.exact or matching < max(EXACT_ROWS, GRAPH_SHARE * len(graph)):
+            if not search.wanted.exact and matching > EXACT_ROWS:
+                slots = best_by_sketch(view, search.vector, slots, search.candidates(CANDIDATES, LEAST_CANDIDATES))
+            search.add(HOT, slots, graph.score(search.vector, view.table.node[slots].astype(np.int64)))
+            return
+    wanted = min(int(search.k * len(graph) / matching * 1.5) + 8 if few else search.k, len(graph))
+    while True:
+        rows, scores = graph.search(search.vector, wanted, ef=max(EF_SEARCH, 2 * wanted if few else wanted))
+        slots = view.table.slots_of(rows)
+        enough = search.count(slots)
+        if enough >= min(search.k, matching) or len(rows) < wanted or wanted >= len(graph):
+            break
+        wanted = min(4 * wanted, len(graph))  # many that are near have ended or do not match
+    search.add(HOT, slots, scores)
+
+
+def _loose(search: _Search) -> None:
+    view = search.view
+    slots = search.at(LOOSE)
+    if not search.wanted.exact:
+        slots = best_by_sketch(view, search.vector, slots, search.candidates(CANDIDATES, LEAST_CANDIDATES))
+    for start in range(0, len(slots), CHUNK):
+        if search.late():
+            return
+        rows, vectors = view.stored_vectors(view.table.rows[slots[start : start + CHUNK]])
+        search.add(LOOSE, view.table.slots_of(rows), exact_scores(search.vector, vectors, view.metric))
+
+
+def _warm(search: _Search) -> None:
+    view = search.view
+    slots = search.at(WARM)
+    if not search.wanted.exact:
+        slots = best_by_sketch(view, search.vector, slots, search.candidates(WARM_CANDIDATES, LEAST_WARM_CANDIDATES))
+    for group in np.unique(view.table.group[slots]).tolist():
+        if search.late():
+            return
+        rows, vectors = view.group_vectors(group)
+        search.found.warm_rows_read += len(rows)
+        search.add(WARM, view.table.slots_of(rows), exact_scores(search.vector, vectors, view.metric))
+
+
+def best_by_sketch(view: CollectionView, vector: Floats, slots: Slots, count: int) -> Slots:
+    """The `count` of `slots` that are probably the best, rising."""
+    table = view.table
+    if len(slots) <= count or view.sketcher is None:
+        return slots
+    estimates = view.sketcher.query(vector).estimate(table.sketches[:, slots], table.factors[slots])
+    if view.metric == "l2":
+        estimates = 2 * estimates - table.squares[slots]
+    return np.sort(slots[np.argpartition(-estimates, count - 1)[:count]])
+
+
+def _merged(search: _Search) -> Found:
+    """The best of all places. A row that was on its way from one to another may have been found twice."""
+    found = search.found
+    if not search.slots:
+        return found
+    slots, scores = search.slots[0], search.scores[0]
+    if len(search.slots) > 1:
+        slots, first = np.unique(np.concatenate(search.slots), return_index=True)
+        scores = np.concatenate(search.scores)[first]
+    best = np.argsort(-scores, kind="stable")[: search.k]
+    found.slots, found.scores = slots[best], scores[best]
+    return found

@@ -1,0 +1,244 @@
+"""Rocks: RocksDB, the truth of everything that is on this box. The one place that knows rocksdict.
+
+Column families (all in one database, so that one batch changes several of them at once):
+
+    rows      scope + row number -> RowRecord         vectors   scope + row number -> float32, little-endian
+    index     scope + id -> row number                dead      scope + seq -> row number that ended at seq
+    meta      names and numbers of collections        state     records     events   event logs
+
+Durability: `write` is atomic and survives the death of the process (it is in the kernel's hands when it returns); what
+must survive the death of the machine needs `sync` after it, which the committer calls once for many writes.
+After a crash RocksDB replays its log up to the last whole batch, so a batch is there whole or not at all.
+Once a write met a full disk, all are refused until RocksDB has seen space again, for which it looks every 5 seconds.
+
+Memory: block cache, index and filter blocks, and write buffers are charged to one cache of `memory_bytes`.
+
+Threads: `write` holds the GIL (keep batches under 256 rows), `get`, `get_many` and `sync` release it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DbClosedError,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteBufferManager,
+)
+
+from dataplane import keys
+from dataplane.errors import Closed, Damaged, DataPlaneError, Locked, StorageFull, Unavailable
+
+FAMILIES = ("rows", "vectors", "index", "dead", "meta", "state", "events")
+_BLOOM_BITS = 10
+_BLOCK_BYTES = {"vectors": 16 << 10}
+_MIN_MEMORY = 16 << 20
+
+
+class Batch:
+    """Changes that happen together, in order. Made by `Rocks.batch`, written once."""
+
+    def __init__(self, handles: dict[str, Any]) -> None:
+        self.raw = WriteBatch(raw_mode=True)
+        self._handles = handles
+
+    def __len__(self) -> int:
+        return self.raw.len()
+
+    def put(self, family: str, key: bytes, value: bytes) -> None:
+        self.raw.put(key, value, self._handle(family))
+
+    def delete(self, family: str, key: bytes) -> None:
+        self.raw.delete(key, self._handle(family))
+
+    def delete_prefix(self, family: str, prefix: bytes) -> None:
+        """Delete every key that begins with `prefix`, which ends before the last possible key."""
+        end = keys.after(prefix)
+        assert end is not None
+        self.raw.delete_range(prefix, end, self._handle(family))
+
+    def _handle(self, family: str) -> Any:
+        try:
+            return self._handles[family]
+        except KeyError as error:
+            raise _closed() from error
+
+
+class Rocks:
+    """An open database. Thread-safe. After `close`, and while it closes, every call raises Closed."""
+
+    def __init__(self, db: Rdict, cache: Cache, buffers: WriteBufferManager) -> None:
+        self._db = db
+        self._cache = cache
+        self._buffers = buffers
+        self._families = {family: db.get_column_family(family) for family in FAMILIES}
+        self._handles = {family: db.get_column_family_handle(family) for family in FAMILIES}
+
+    @classmethod
+    def open(cls, path: Path, *, memory_bytes: int) -> Rocks:
+        """Open the database in `path`, or make it. `memory_bytes`: for all caches and buffers together.
+
+        Raises Locked, Damaged, StorageFull, and DataPlaneError with RocksDB's words for anything else.
+        """
+        memory = max(memory_bytes, _MIN_MEMORY)
+        cache = Cache(memory)
+        buffers = WriteBufferManager.new_write_buffer_manager_with_cache(memory // 2, False, cache)
+        options = _options("default", cache, buffers, memory)
+        families = {family: _options(family, cache, buffers, memory) for family in FAMILIES}
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _translated(path):
+            return cls(Rdict(str(path), options, column_families=families), cache, buffers)
+
+    def batch(self) -> Batch:
+        """An empty batch."""
+        return Batch(self._handles)
+
+    def write(self, batch: Batch) -> None:
+        """All of `batch` or nothing. Raises StorageFull, with nothing written."""
+        with _translated():
+            self._db.write(batch.raw)
+
+    def sync(self) -> None:
+        """Everything written before this call survives the loss of power after it. Raises StorageFull."""
+        with _translated():
+            self._db.flush_wal(True)
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """The value of a key."""
+        with _translated():
+            value: bytes | None = self._families[family].get(key)
+        return value
+
+    def get_many(self, family: str, wanted: Sequence[bytes]) -> list[bytes | None]:
+        """The values of many keys, None for those that are not there."""
+        if not wanted:
+            return []
+        with _translated():
+            values: Any = self._families[family].get(list(wanted))
+        return cast("list[bytes | None]", values)
+
+    def scan(
+        self, family: str, prefix: bytes, *, start: bytes = b"", backwards: bool = False
+    ) -> Generator[tuple[bytes, bytes], None, None]:
+        """Keys that begin with `prefix` and their values, in order, from `prefix + start` on.
+
+        Backwards: from the last one down, or from the last at or before `prefix + start`. The view is that of the
+        moment of the first step. End the iteration (or close the generator) before the database closes.
+        """
+        begin = prefix + start
+        if backwards and not start:
+            begin = keys.after(prefix) or b"\xff" * 300
+        with _translated():
+            found = self._families[family].iter()
+            step = found.prev if backwards else found.next
+            if backwards:
+                found.seek_for_prev(begin)
+                if not start and found.valid() and found.key() >= begin:
+                    step()  # it lies just beyond
+            else:
+                found.seek(begin)
+            while found.valid():
+                key: bytes = found.key()
+                if not key.startswith(prefix):
+                    return
+                yield key, found.value()
+                step()
+            found.status()  # damage ends an iteration as the last key does: only this tells them apart
+
+    def last_key(self, family: str, prefix: bytes) -> bytes | None:
+        """The last key that begins with `prefix`."""
+        with contextlib.closing(self.scan(family, prefix, backwards=True)) as found:
+            return next((key for key, _ in found), None)
+
+    def checkpoint(self, folder: Path) -> None:
+        """A copy of this moment in the new `folder`, hard-linked where the file system is the same."""
+        with _translated(folder):
+            Checkpoint(self._db).create_checkpoint(str(folder))
+
+    def flush(self) -> None:
+        """Write all buffers into table files."""
+        with _translated():
+            for family in FAMILIES:
+                self._families[family].flush(True)
+
+    def memory_bytes(self) -> int:
+        """What caches and buffers hold now."""
+        return self._cache.get_usage()
+
+    def disk_bytes(self, family: str) -> int:
+        """Bytes of a family's live table files, about."""
+        with _translated():
+            return self._families[family].property_int_value("rocksdb.live-sst-files-size") or 0
+
+    def close(self) -> None:
+        """Give everything back, the lock included. Idempotent. Raises Unavailable if the log cannot be synced."""
+        self._families.clear()
+        self._handles.clear()
+        with contextlib.suppress(Closed), _translated():
+            self._db.close()
+
+
+def _options(family: str, cache: Cache, buffers: WriteBufferManager, memory: int) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_write_buffer_manager(buffers)
+    options.set_write_buffer_size(max(memory // 8, 2 << 20))
+    options.set_max_total_wal_size(max(memory, 64 << 20))
+    options.set_max_open_files(256)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(4 << 20)
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+    options.set_compression_type(DBCompressionType.none() if family == "vectors" else DBCompressionType.lz4())
+    table = BlockBasedOptions()
+    table.set_block_cache(cache)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    table.set_bloom_filter(_BLOOM_BITS, False)
+    table.set_block_size(_BLOCK_BYTES.get(family, 4 << 10))
+    options.set_block_based_table_factory(table)
+    return options
+
+
+def _closed() -> Closed:
+    return Closed("the data plane is closed.")
+
+
+@contextlib.contextmanager
+def _translated(path: Path | None = None) -> Iterator[None]:
+    """Turn rocksdict's exceptions, which tell kinds apart by their words only, into ours."""
+    try:
+        yield
+    except (DbClosedError, KeyError) as error:
+        raise _closed() from error
+    except Exception as error:
+        words = str(error)
+        if "No space left on device" in words or "Disk quota exceeded" in words:
+            raise StorageFull(
+                "the disk of the data plane is full: nothing was written. Free some space; reads go on.",
+                retry_after_s=10,
+            ) from error
+        if "Writer has previous error" in words:
+            raise Unavailable(
+                "the log of the data plane failed earlier, most likely because the disk was full; it goes on a few seconds "
+                "after there is space.",
+                retry_after_s=10,
+            ) from error
+        if path is not None and ("lock file" in words or "LOCK" in words):
+            raise Locked(f"{path} is open in another process: stop the daemon that uses it.") from error
+        if "Corruption" in words or "corrupted" in words.lower():
+            raise Damaged(f"RocksDB found damaged data: {words}. Restore it from a backup or the bucket.") from error
+        if isinstance(error, DataPlaneError):
+            raise
+        raise DataPlaneError(f"RocksDB: {words}") from error

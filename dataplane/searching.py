@@ -1,0 +1,149 @@
+"""A search of a collection: filter, nearest vectors, full text, fusion, and the hits with their content. Runs in a thread."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from dataplane.collection import Collection
+from dataplane.errors import InvalidInput
+from dataplane.fusion import reciprocal_rank
+from dataplane.nearest import Found, Wanted, best_by_sketch, nearest
+from dataplane.rows import Hit, Location, SearchQuery, SearchResult, Tier
+from dataplane.table import FRESH, HOT, LOOSE, WARM
+from dataplane.view import CollectionView
+
+Rows = NDArray[np.uint64]
+Mask = NDArray[np.bool_]
+Slots = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+TIERS: dict[tuple[bool, bool], tuple[Tier, ...]] = {
+    (False, False): (),
+    (True, False): ("hot",),
+    (False, True): ("warm",),
+    (True, True): ("hot", "warm"),
+}
+FUSED = 4  # times as many rows of each list are fused as are wanted
+LOCATED = 50
+
+
+class Searched(Struct, frozen=True):
+    """The answer, and the rows that were in it."""
+
+    result: SearchResult
+    rows: Rows
+
+
+def search(collection: Collection, query: SearchQuery) -> Searched:
+    """Answer a query. Raises InvalidInput, Damaged."""
+    began = time.monotonic()
+    turn = collection.readers.enter()
+    try:
+        view = collection.view()
+        now_ms = time.time_ns() // 1_000_000
+        matching = None if query.filter is None else view.attributes.mask(query.filter, len(view.table))
+        found, text, up_to_date = Found.nothing(), list[tuple[int, float]](), True
+        wide = query.k if query.text is None or query.vector is None else FUSED * query.k
+        if query.vector is not None:
+            vector = collection.ready_one(query.vector)
+            wanted = Wanted(
+                vector=vector,
+                k=wide,
+                matching=matching,
+                exact=query.exact,
+                now_ms=now_ms,
+                deadline=began + query.deadline_s,
+            )
+            found = nearest(view, wanted)
+        if query.text is not None:
+            allowed = view.table.live(now_ms) if matching is None else view.table.live(now_ms) & matching
+            text, up_to_date = _text(collection, view, query, wide, allowed)
+    finally:
+        collection.readers.leave(turn)
+    slots, scores = _ranked(view, query, found, text)
+    hits = _hits(collection, view, query, slots, scores)
+    result = SearchResult(
+        hits=tuple(hits),
+        tiers=TIERS[bool(found.places & {FRESH, HOT}), bool(found.places & {LOOSE, WARM})],
+        complete=found.complete and up_to_date,
+        warm_rows_read=found.warm_rows_read,
+        took_ms=(time.monotonic() - began) * 1000,
+    )
+    if not found.warm_rows_read and query.text is None:
+        collection.searched(result.took_ms / 1000)
+    return Searched(result, view.table.rows[slots])
+
+
+def locate(collection: Collection, query: SearchQuery, *, prewarm: bool) -> Location:
+    """Where the best rows for a query's vector probably are; with `prewarm`, those on the disk begin to be read."""
+    if query.vector is None:
+        raise InvalidInput("to locate an answer takes a vector.", param="vector")
+    turn = collection.readers.enter()
+    try:
+        view = collection.view()
+        vector = collection.ready_one(query.vector)
+        allowed = view.table.live(time.time_ns() // 1_000_000) & (view.table.place != FRESH)
+        if query.filter is not None:
+            allowed &= view.attributes.mask(query.filter, len(allowed))
+        best = best_by_sketch(view, vector, np.flatnonzero(allowed), max(LOCATED, 5 * query.k))
+        places = view.table.place[best]
+        groups = np.unique(view.table.group[best[places == WARM]]).tolist()
+        size = collection.shards.head_bytes(groups)
+        if prewarm:
+            collection.shards.prewarm(groups)
+    finally:
+        collection.readers.leave(turn)
+    hot = int(np.count_nonzero(places == HOT))
+    return Location(
+        hot_rows=hot + len(view.delta.rows), warm_rows=len(best) - hot, warm_groups=len(groups), warm_bytes=size
+    )
+
+
+def _text(
+    collection: Collection, view: CollectionView, query: SearchQuery, limit: int, allowed: Mask
+) -> tuple[list[tuple[int, float]], bool]:
+    """The rows that have words of the query's text, and whether that was all. The index may know rows that the view does not."""
+    if collection.text is None:
+        raise InvalidInput(f"{collection.name} has no full text: it was made with text=False.", param="text")
+
+    def known(rows: NDArray[np.int64]) -> Mask:
+        slots = view.table.slots_of(rows.astype(np.uint64))
+        return (slots >= 0) & allowed[np.maximum(slots, 0)] if len(allowed) else np.zeros(len(rows), np.bool_)
+
+    deadline = time.monotonic() + query.deadline_s
+    return collection.text.search(query.text or "", limit, known, deadline)
+
+
+def _ranked(
+    view: CollectionView, query: SearchQuery, found: Found, text: list[tuple[int, float]]
+) -> tuple[Slots, Floats]:
+    """Slots and scores, best first."""
+    if query.text is None:
+        return found.slots[: query.k], found.scores[: query.k]
+    ranked = text
+    if query.vector is not None:
+        vectors = zip(view.table.rows[found.slots].tolist(), found.scores.tolist(), strict=True)
+        ranked = reciprocal_rank(list(vectors), text)
+    rows = np.array([row for row, _ in ranked[: query.k]], np.uint64)
+    return view.table.slots_of(rows), np.array([score for _, score in ranked[: query.k]], np.float32)
+
+
+def _hits(collection: Collection, view: CollectionView, query: SearchQuery, slots: Slots, scores: Floats) -> list[Hit]:
+    """With their content. A row that was deleted meanwhile is left out."""
+    ranked = zip(slots.tolist(), scores.tolist(), view.table.place[slots].tolist(), strict=True)
+    if not query.fetch:
+        return [Hit(id=view.id_of(slot), score=score, tier=_tier(place)) for slot, score, place in ranked]
+    found = collection.row_records(view.table.rows[slots].tolist())
+    return [
+        Hit(id=record.id, score=score, tier=_tier(place), text=record.text, attributes=record.attributes)
+        for record, (_, score, place) in zip(found, ranked, strict=True)
+        if record is not None
+    ]
+
+
+def _tier(place: int) -> Tier:
+    return "hot" if place in {FRESH, HOT} else "warm"

@@ -1,0 +1,169 @@
+"""Snapshots of a collection's graph and heat, so that a start need not build the graph again.
+
+    snapshot.json      what the three files are: sizes, SHA-256, the sequence number, and a SHA-256 of all that
+    graph-<seq>.faiss  rows-<seq>.npy  heat-<seq>.npy
+
+The files are written and synced first, the description last and atomically: it is the pointer. A description that does not
+fit its files, or cannot be read, counts for nothing: the graph is then built anew in the background, and searches read
+sketches and stored vectors meanwhile. Nothing in a snapshot is the only copy of anything but heat.
+
+Rows that were inserted after `seq` are not in the graph; those that ended since are masked when it is taken up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from dataplane.errors import ChecksumMismatch, Damaged, DataPlaneError
+from dataplane.files import remove_files, remove_leftovers, sha256_file, storage_errors, write_atomically, write_bytes
+from dataplane.graph import Graph
+
+POINTER = "snapshot.json"
+Rows = NDArray[np.uint64]
+Heat = NDArray[np.float32]
+
+
+class SnapshotFile(Struct, frozen=True):
+    """A file of a snapshot."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+class Snapshot(Struct, frozen=True):
+    """What `snapshot.json` holds. `sha256` is that of the other fields."""
+
+    seq: int
+    nodes: int
+    files: tuple[SnapshotFile, ...]
+    sha256: str = ""
+    format: int = 1
+
+
+class Loaded(Struct, frozen=True):
+    """A snapshot's content. `heat`: row number, accesses, hour; shape [3, rows], float64."""
+
+    seq: int
+    graph: Graph | None
+    heat: NDArray[np.float64]
+
+
+def save(folder: Path, seq: int, graph: Graph | None, heat: NDArray[np.float64]) -> Snapshot:
+    """Write a snapshot, and remove what the one before it left. Raises StorageFull, Unavailable."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files = [_saved(folder, f"heat-{seq}.npy", lambda path: _save_array(path, heat))]
+    nodes = 0
+    if graph is not None:
+        rows = graph.rows.copy()
+        nodes = len(rows)
+        files.append(_saved(folder, f"rows-{seq}.npy", lambda path: _save_array(path, rows)))
+        files.append(_saved(folder, f"graph-{seq}.faiss", graph.save))
+    snapshot = Snapshot(seq, nodes, tuple(files))
+    snapshot = msgspec.structs.replace(snapshot, sha256=_sum(snapshot))
+    write_bytes(folder / POINTER, msgspec.json.encode(snapshot))
+    remove_stray(folder, snapshot)
+    return snapshot
+
+
+def _saved(folder: Path, name: str, write: object) -> SnapshotFile:
+    path = folder / name
+    write_atomically(path, write)  # type: ignore[arg-type]
+    return SnapshotFile(name, path.stat().st_size, sha256_file(path))
+
+
+def _save_array(path: Path, array: NDArray[np.generic]) -> None:
+    with path.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+
+
+def read(folder: Path) -> Snapshot | None:
+    """The description, whole; None if there is none. Raises Damaged."""
+    path = folder / POINTER
+    try:
+        snapshot = msgspec.json.decode(path.read_bytes(), type=Snapshot)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise Damaged(f"the snapshot {path} cannot be read: {error}.") from error
+    if snapshot.sha256 != _sum(snapshot):
+        raise ChecksumMismatch(f"the snapshot {path} does not have its own checksum.")
+    return snapshot
+
+
+def verify(folder: Path) -> list[str]:
+    """What is wrong with the snapshot, one sentence a problem."""
+    try:
+        snapshot = read(folder)
+    except DataPlaneError as error:
+        return [str(error)]
+    problems = []
+    for file in () if snapshot is None else snapshot.files:
+        try:
+            _check(folder, file)
+        except DataPlaneError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _check(folder: Path, file: SnapshotFile) -> Path:
+    path = folder / file.name
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise Damaged(f"{path} is missing, which the snapshot names.") from error
+    if size != file.bytes or sha256_file(path) != file.sha256:
+        raise ChecksumMismatch(f"{path} is not what was written: its size or SHA-256 differs.")
+    return path
+
+
+def load(folder: Path, like: Graph) -> Loaded | None:
+    """The snapshot, checked; None if there is none. Its graph has no node masked. Raises Damaged."""
+    snapshot = read(folder)
+    if snapshot is None:
+        return None
+    paths = {file.name.partition("-")[0]: _check(folder, file) for file in snapshot.files}
+    try:
+        heat = np.load(paths["heat"], allow_pickle=False)
+        graph = None
+        if "graph" in paths:
+            rows = np.load(paths["rows"], allow_pickle=False)
+            graph = Graph.load(paths["graph"], like, rows, np.ones(snapshot.nodes, np.bool_))
+    except (OSError, ValueError, KeyError) as error:
+        raise Damaged(f"the snapshot in {folder} cannot be read: {error}.") from error
+    return Loaded(snapshot.seq, graph, heat)
+
+
+def remove(folder: Path) -> None:
+    """Remove the snapshot. The pointer goes first."""
+    if folder.is_dir():
+        remove_files(folder, [POINTER])
+        remove_stray(folder, Snapshot(0, 0, ()))
+
+
+def remove_stray(folder: Path, snapshot: Snapshot) -> None:
+    """Remove files of other snapshots, and of broken writes."""
+    if not folder.is_dir():
+        return
+    named = {file.name for file in snapshot.files}
+    with storage_errors(folder):
+        stray = [
+            path.name
+            for pattern in ("heat-*.npy", "rows-*.npy", "graph-*.faiss")
+            for path in folder.glob(pattern)
+            if path.name not in named
+        ]
+    remove_files(folder, stray)
+    remove_leftovers(folder)
+
+
+def _sum(snapshot: Snapshot) -> str:
+    return hashlib.sha256(
+        msgspec.json.encode((snapshot.seq, snapshot.nodes, snapshot.files, snapshot.format))
+    ).hexdigest()

@@ -1,0 +1,393 @@
+"""DataPlane: the only door. Opens everything in order, and closes it in the opposite one.
+
+    <path>/rocks/                      RocksDB, the truth
+    <path>/derived/<tenant>-<number>/  of each collection: graph snapshot, warm shards, full text; can all be removed
+
+Open: RocksDB (which locks the folder), collections from it, writer, keeper, indexer. Close: no new commands, the ring is
+written and synced, keeper and indexer end, each graph gets a snapshot, files are closed, RocksDB last.
+
+All methods are for one event loop, and none holds it up: rows are prepared in the caller's turn (a few microseconds each),
+everything else happens in the writer's, the keeper's and the searching threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataplane import keys, searching
+from dataplane.catalog import Create, Drop, stored_collections
+from dataplane.collection import Collection, RowBatch
+from dataplane.commands import Delete, Touch, Upsert
+from dataplane.config import DataPlaneConfig
+from dataplane.errors import Closed, DataPlaneError, DimensionMismatch, InvalidInput, NotFound
+from dataplane.filters import check_attributes
+from dataplane.indexer import Indexer, TextFeed
+from dataplane.keeper import Keeper
+from dataplane.planestatus import CollectionStatus, PlaneStatus, collection_status
+from dataplane.records import CollectionRecord, RowRecord, decode
+from dataplane.rocks import Rocks
+from dataplane.rows import MAX_TEXT_BYTES, CollectionSpec, Location, Row, SearchQuery, SearchResult, StoredRow
+from dataplane.writer import BATCH_ROWS, Command, Wait, Writer
+
+MIB = 1 << 20
+ROCKS_SHARE = 8  # of the memory, RocksDB's caches and buffers have one part
+ROCKS_MOST = 512 * MIB
+SETTLE_POLL_S = 0.02
+TOUCHES = 64  # searches whose finds are taken up together
+Rows = NDArray[np.uint64]
+
+_log = logging.getLogger(__name__)
+
+
+class DataPlane:
+    """Made by `open`, on the event loop that uses it."""
+
+    def __init__(self, folder: Path, rocks: Rocks, config: DataPlaneConfig, memory_bytes: int) -> None:
+        """Use `open`."""
+        self.folder = folder
+        self.rocks = rocks
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        self._memory_bytes = memory_bytes
+        self._collections: dict[tuple[str, str], Collection] = {}
+        self.writer = Writer(rocks, config.ring_rows)
+        self.keeper = Keeper(
+            self._open_collections, self._submit_from_thread, memory_bytes - _rocks_bytes(memory_bytes)
+        )
+        self.indexer = Indexer(self._feeds)
+        self._pool = ThreadPoolExecutor(config.search_threads, thread_name_prefix="dataplane-search")
+        self._closed = False
+
+    @classmethod
+    async def open(cls, config: DataPlaneConfig, folder: Path | None = None) -> DataPlane:
+        """Open the data plane in `folder` (default: `config.path`, which must be a path), or make it.
+
+        Raises Locked, Damaged, StorageFull, Unavailable.
+        """
+        path = Path(config.path) if folder is None else folder
+        memory = memory_bytes(config)
+        rocks = await asyncio.to_thread(_open_rocks, path, memory)
+        plane = cls(path, rocks, config, memory)
+        try:
+            await asyncio.to_thread(plane._load)
+        except BaseException:
+            rocks.close()
+            raise
+        plane.writer.start()
+        plane.keeper.start()
+        plane.indexer.start()
+        return plane
+
+    def _load(self) -> None:
+        for tenant, record in list(stored_collections(self.rocks)):
+            collection = self._made(tenant, record)
+            collection.load()
+            self._collections[tenant, record.name] = collection
+        self._remove_stray_folders()
+
+    def _made(self, tenant: str, record: CollectionRecord) -> Collection:
+        folder = self.folder / "derived" / _folder_name(tenant, record.number)
+        return Collection(self.rocks, tenant, record, folder, self.indexer.wake)
+
+    def _remove_stray_folders(self) -> None:
+        """Of collections that were deleted when the process was killed."""
+        derived = self.folder / "derived"
+        derived.mkdir(mode=0o700, exist_ok=True)
+        known = {collection.folder.name for collection in self._collections.values()}
+        for path in list(derived.iterdir()):
+            if path.name not in known:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _open_collections(self) -> list[Collection]:
+        return list(self._collections.values())
+
+    def _feeds(self) -> list[TextFeed]:
+        return [collection.text for collection in self._open_collections() if collection.text is not None]
+
+    async def close(self) -> None:
+        """Write what was put in, and close everything. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        await self.writer.close()
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        self.keeper.stop()
+        self.indexer.stop()
+        self._pool.shutdown(wait=True)
+        for collection in self._open_collections():
+            if collection.graph is not None and not collection.dropped:
+                with contextlib.suppress(DataPlaneError):  # a full disk: the next start builds the graph anew
+                    self.keeper.save_snapshot(collection)
+            collection.close()
+        self.rocks.close()
+
+    # Collections
+
+    async def create_collection(self, tenant: str, name: str, spec: CollectionSpec) -> None:
+        """Make a collection. Raises AlreadyExists, InvalidInput."""
+        self._check_open()
+        record = await self.writer.submit(Create(tenant, name, spec, now_ms()), "durable")
+        collection = self._made(tenant, record)
+        await asyncio.to_thread(collection.load)
+        self._collections[tenant, name] = collection
+
+    async def drop_collection(self, tenant: str, name: str) -> None:
+        """Delete a collection with all its rows, on every tier of this box. Raises NotFound."""
+        collection = self._collection(tenant, name)
+        await self.writer.submit(Drop(tenant, collection), "durable")
+        self._collections.pop((tenant, name), None)
+        self.keeper.forget(collection)
+        await asyncio.to_thread(self._remove, collection)
+
+    def _remove(self, collection: Collection) -> None:
+        collection.readers.wait_for_earlier()
+        collection.close()
+        shutil.rmtree(collection.folder, ignore_errors=True)
+
+    def collections(self, tenant: str) -> dict[str, CollectionSpec]:
+        """The tenant's collections, by name."""
+        return {
+            name: CollectionSpec(dimensions=found.dimensions, metric=found.metric, text=found.record.text)
+            for (owner, name), found in self._collections.items()
+            if owner == tenant
+        }
+
+    # Rows
+
+    async def upsert(self, tenant: str, name: str, rows: Sequence[Row], wait: Wait = "visible") -> int:
+        """Store rows; one with an id that is there replaces it. Returns how many were new (0 with wait="nothing").
+
+        Up to 128 rows are stored together or not at all; more are stored in such parts, in order, and an error says
+        nothing of the parts before it. Raises InvalidInput, NotFound, StorageFull, Closed, Unavailable.
+        """
+        collection = self._collection(tenant, name)
+        now = now_ms()
+        parts = [_batch(collection, rows[at : at + BATCH_ROWS], at, now) for at in range(0, len(rows), BATCH_ROWS)]
+        new = 0
+        for number, part in enumerate(parts):
+            last = number == len(parts) - 1
+            new += await self.writer.submit(Upsert(collection, part, now), wait if last else _before(wait)) or 0
+        return new
+
+    async def delete(self, tenant: str, name: str, ids: Sequence[str], wait: Wait = "visible") -> int:
+        """Delete rows by id. Returns how many there were (0 with wait="nothing")."""
+        collection = self._collection(tenant, name)
+        distinct = list(dict.fromkeys(ids))
+        parts = [distinct[at : at + BATCH_ROWS] for at in range(0, len(distinct), BATCH_ROWS)]
+        gone = 0
+        for number, part in enumerate(parts):
+            for id_ in part:
+                keys.name(id_)
+            last = number == len(parts) - 1
+            gone += await self.writer.submit(Delete(collection, part, now_ms()), wait if last else _before(wait)) or 0
+        return gone
+
+    async def get(self, tenant: str, name: str, ids: Sequence[str], *, vectors: bool = False) -> list[StoredRow | None]:
+        """Rows by id, in the order of `ids`; None for those that are not there. Sees every write put in before."""
+        collection = self._collection(tenant, name)
+        wanted = [collection.scope + keys.name(id_) for id_ in ids]
+        await self.writer.barrier()
+        return await self._loop.run_in_executor(self._pool, _read, collection, wanted, vectors)
+
+    # Searching
+
+    async def search(self, tenant: str, name: str, query: SearchQuery) -> SearchResult:
+        """The best rows for a vector, a text or both. Sees every write put in before. Raises InvalidInput, NotFound."""
+        collection = self._collection(tenant, name)
+        if query.vector is None and not query.text:
+            raise InvalidInput("a search needs a vector or a text.", param="query")
+        await self.writer.barrier()
+        if (
+            query.vector is not None
+            and not (query.text or query.filter or query.exact or query.fetch)
+            and collection.quick()
+        ):
+            searched = searching.search(collection, query)
+        else:
+            searched = await self._loop.run_in_executor(self._pool, searching.search, collection, query)
+        self._touch(collection, searched.rows)
+        result = searched.result
+        if result.took_ms > self._config.slow_search_ms:
+            _log.warning(
+                "slow search",
+                extra={"collection": name, "ms": round(result.took_ms, 1), "tiers": result.tiers, "k": query.k},
+            )
+        return result
+
+    def _touch(self, collection: Collection, rows: Rows) -> None:
+        """Rows were found. Many searches share a command: alone, it would cost as much as a search."""
+        collection.touched.append(rows)
+        if len(collection.touched) >= TOUCHES:
+            found = np.concatenate(collection.touched)
+            if self.writer.submit_now(Touch(collection, found, now_ms() / 3_600_000)):
+                collection.touched = []
+
+    async def locate(self, tenant: str, name: str, query: SearchQuery, *, prewarm: bool = True) -> Location:
+        """Where the answer to a query lies; with `prewarm`, what is on the disk begins to be read for a search to come."""
+        collection = self._collection(tenant, name)
+        await self.writer.barrier()
+        return await self._loop.run_in_executor(
+            self._pool, lambda: searching.locate(collection, query, prewarm=prewarm)
+        )
+
+    # Care
+
+    async def settle(self, tenant: str, name: str) -> None:
+        """Wait until everything that is due has been done for a collection: merged, demoted, expired, in a snapshot."""
+        collection = self._collection(tenant, name)
+        await self.writer.barrier()
+        if collection.touched:
+            found, collection.touched = np.concatenate(collection.touched), []
+            await self.writer.submit(Touch(collection, found, now_ms() / 3_600_000))
+        self.keeper.hurry(collection, on=True)
+        try:
+            while not await asyncio.to_thread(self.keeper.settled, collection):
+                self._check_open()
+                await asyncio.sleep(SETTLE_POLL_S)
+        finally:
+            self.keeper.hurry(collection, on=False)
+
+    def status(self) -> PlaneStatus:
+        """How it is: rows and bytes by tier, memory against its cap, the backlog, what failed."""
+        collections: list[CollectionStatus] = [
+            collection_status(tenant, collection) for (tenant, _), collection in list(self._collections.items())
+        ]
+        return PlaneStatus(
+            collections=tuple(collections),
+            memory_bytes=self.keeper.used_bytes() + self.rocks.memory_bytes(),
+            memory_cap_bytes=self._memory_bytes,
+            ring_rows=self.writer.backlog,
+            writes=self.writer.written,
+            syncs=self.writer.syncs,
+            keeper=self.keeper.counts,
+            failed=self.writer.failed,
+            last_error=str(self.writer.last_error) if self.writer.last_error else self.keeper.last_error,
+        )
+
+    def _collection(self, tenant: str, name: str) -> Collection:
+        self._check_open()
+        try:
+            return self._collections[tenant, name]
+        except KeyError:
+            raise NotFound(f"there is no collection {name!r}.") from None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the data plane is closed.")
+
+    def _submit_from_thread(self, command: Command) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            asyncio.run_coroutine_threadsafe(self._submit_quietly(command), self._loop)
+
+    async def _submit_quietly(self, command: Command) -> None:
+        with contextlib.suppress(DataPlaneError):  # it is tried again when it is due again
+            await self.writer.submit(command, "nothing")
+
+
+@contextlib.asynccontextmanager
+async def opened(config: DataPlaneConfig, folder: Path | None = None) -> AsyncIterator[DataPlane]:
+    """A data plane that is closed at the end."""
+    plane = await DataPlane.open(config, folder)
+    try:
+        yield plane
+    finally:
+        await asyncio.shield(plane.close())
+
+
+def memory_bytes(config: DataPlaneConfig) -> int:
+    """The cap: as configured, else a sixteenth of the machine's memory, from 64 MiB to 12 GiB."""
+    if config.hot_layer_mem_mb is not None:
+        return config.hot_layer_mem_mb * MIB
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(max(machine // 16, 64 * MIB), 12_288 * MIB)
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970, UTC."""
+    return time.time_ns() // 1_000_000
+
+
+def _rocks_bytes(memory: int) -> int:
+    return min(max(memory // ROCKS_SHARE, 16 * MIB), ROCKS_MOST)
+
+
+def _open_rocks(path: Path, memory: int) -> Rocks:
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.chmod(0o700)
+    return Rocks.open(path / "rocks", memory_bytes=_rocks_bytes(memory))
+
+
+def _folder_name(tenant: str, number: int) -> str:
+    """A name that no tenant can choose, nor guess another's by."""
+    return f"{hashlib.sha256(tenant.encode()).hexdigest()[:16]}-{number}"
+
+
+def _before(wait: Wait) -> Wait:
+    """How long to wait for the parts before the last: the last one's sync covers them."""
+    return "nothing" if wait == "nothing" else "visible"
+
+
+def _batch(collection: Collection, rows: Sequence[Row], at: int, now: int) -> RowBatch:
+    """Rows as they are stored; of two with the same id the later counts. Raises InvalidInput."""
+    distinct = {row.id: (at + number, row) for number, row in enumerate(rows)}
+    for number, row in distinct.values():
+        keys.name(row.id)
+        check_attributes(row.attributes, param=f"rows[{number}].attributes")
+        if row.text is not None and len(row.text.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
+            raise InvalidInput(f"a row's text has at most {MAX_TEXT_BYTES} bytes.", param=f"rows[{number}].text")
+        if row.vector.shape != (collection.dimensions,):
+            raise DimensionMismatch(
+                f"{collection.name} takes vectors of {collection.dimensions} dimensions; this one has shape "
+                f"{row.vector.shape}.",
+                param=f"rows[{number}].vector",
+            )
+    kept = [row for _, row in distinct.values()]
+    return RowBatch(
+        [row.id for row in kept],
+        collection.ready(np.stack([row.vector for row in kept]), "rows"),
+        [row.text for row in kept],
+        [row.attributes for row in kept],
+        [None if row.ttl_s is None else now + int(row.ttl_s * 1000) for row in kept],
+    )
+
+
+def _read(collection: Collection, wanted: list[bytes], vectors: bool) -> list[StoredRow | None]:
+    numbers = collection.rocks.get_many("index", wanted)
+    found = [None if number is None else collection.scope + number for number in numbers]
+    there = [key for key in found if key is not None]
+    stored = dict(zip(there, collection.rocks.get_many("rows", there), strict=True))
+    content = dict(zip(there, collection.rocks.get_many("vectors", there), strict=True)) if vectors else {}
+    now = now_ms()
+    rows: list[StoredRow | None] = []
+    for key in found:
+        value = None if key is None else stored[key]
+        record = None if value is None else decode(RowRecord, value)
+        if key is None or record is None or (record.expires_ms is not None and record.expires_ms <= now):
+            rows.append(None)
+            continue
+        vector = content.get(key)
+        rows.append(
+            StoredRow(
+                id=record.id,
+                text=record.text,
+                attributes=record.attributes,
+                created_ms=record.created_ms,
+                expires_ms=record.expires_ms,
+                vector=None if vector is None else np.frombuffer(vector, "<f4").astype(np.float32),
+            )
+        )
+    return rows

@@ -1,0 +1,240 @@
+"""Table: what memory holds of every live row of a collection, in numpy columns by slot.
+
+Slots are in the order of row numbers, so a row's slot is found by bisection. A row that ended keeps its slot, with `alive`
+false, until the table is made anew (`kept`). Where a row's vector is:
+
+    FRESH   in the delta                  HOT    in the graph, at `node`
+    LOOSE   read from RocksDB             WARM   read from a shard, where it is in row group `group`
+
+and RocksDB has all of them. Rows that are LOOSE, WARM or HOT have a sketch. A row that was promoted keeps its `group` (a
+shard never changes, and neither does a row), so that to demote it again is a change of `place` alone; -1: it is in no shard.
+
+Heat is access count x 0.99^(hours since the last access). All heats decay alike, so rows are ordered by
+ln(count) - ln(0.99) x (hour of the last access), which never needs to be computed again (`heat`).
+
+Threads: the writer's thread appends and ends rows, the keeper's moves them, and views are taken, all under the collection's
+lock. A view is read without it: arrays are only replaced by larger copies, and what is appended lies beyond the view.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+FRESH, HOT, LOOSE, WARM = 0, 1, 2, 3
+HOUR_MS = 3_600_000
+NEVER_MS = int(np.iinfo(np.int64).max)
+_DECAY = -math.log(0.99)
+_FIRST = 256
+_COLUMNS = np.dtype(
+    [
+        ("rows", np.uint64),
+        ("alive", np.bool_),
+        ("place", np.uint8),
+        ("node", np.int32),
+        ("group", np.int32),
+        ("expires_ms", np.int64),
+        ("factors", np.float32),  # of the sketch
+        ("squares", np.float32),  # squared length of the vector, for the metric l2
+        ("accesses", np.float32),
+        ("hour", np.float32),  # of the last access, since 1970
+        ("id_end", np.int64),
+    ]
+)
+
+Slots = NDArray[np.int64]
+Floats = NDArray[np.float32]
+Rows = NDArray[np.uint64]
+
+
+class TableView(Struct, frozen=True, kw_only=True):
+    """The columns of the first n slots, as searches read them."""
+
+    rows: Rows
+    alive: NDArray[np.bool_]
+    place: NDArray[np.uint8]
+    node: NDArray[np.int32]
+    group: NDArray[np.int32]
+    expires_ms: NDArray[np.int64]
+    sketches: NDArray[np.uint64]  # [words, n]
+    factors: Floats
+    squares: Floats
+    counts: tuple[int, ...]  # live rows by place
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def live(self, now_ms: int) -> NDArray[np.bool_]:
+        """Which slots hold a row that has neither ended nor expired."""
+        live: NDArray[np.bool_] = self.alive & (self.expires_ms > now_ms)
+        return live
+
+    def live_of(self, slots: Slots, now_ms: int) -> NDArray[np.bool_]:
+        """The same for some slots, shape [n]; false for -1."""
+        live: NDArray[np.bool_] = (slots >= 0) & self.alive[slots] & (self.expires_ms[slots] > now_ms)
+        return live
+
+    def slots_of(self, rows: Rows) -> Slots:
+        """The slots of row numbers, shape [n]; -1 for those that have none."""
+        if not len(self.rows):
+            return np.full(len(rows), -1, np.int64)
+        slots = np.searchsorted(self.rows, rows)
+        found = self.rows[np.minimum(slots, len(self.rows) - 1)] == rows
+        return np.where(found, slots, -1)
+
+
+class Table:
+    """Columns of a collection whose sketches have `words` 64-bit words."""
+
+    def __init__(self, words: int) -> None:
+        self._count = 0
+        self._columns = {name: np.empty(0, _COLUMNS[name]) for name in _COLUMNS.names or ()}
+        self._sketches = np.empty((words, 0), np.uint64)
+        self._ids = bytearray()
+        self._counts = [0, 0, 0, 0]
+        self._view: TableView | None = None  # until rows come, end or move
+        self.ended = 0  # slots whose row has ended
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def live(self) -> int:
+        """Rows that have not ended."""
+        return self._count - self.ended
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory taken."""
+        return sum(column.nbytes for column in self._columns.values()) + self._sketches.nbytes + len(self._ids)
+
+    def view(self) -> TableView:
+        """The columns as they are now."""
+        if (view := self._view) is not None:
+            return view
+        count = self._count
+        columns = self._columns
+        self._view = TableView(
+            rows=columns["rows"][:count],
+            alive=columns["alive"][:count],
+            place=columns["place"][:count],
+            node=columns["node"][:count],
+            group=columns["group"][:count],
+            expires_ms=columns["expires_ms"][:count],
+            sketches=self._sketches[:, :count],
+            factors=columns["factors"][:count],
+            squares=columns["squares"][:count],
+            counts=tuple(self._counts),
+        )
+        return self._view
+
+    def append(self, rows: Rows, ids: Sequence[str], expires_ms: Sequence[int | None], hour: float) -> Slots:
+        """Add rows, whose numbers rise above all that are here, as FRESH. Returns their slots."""
+        start, end = self._count, self._count + len(rows)
+        if end > len(self._columns["rows"]):
+            self._grow(end)
+        columns, new = self._columns, slice(start, end)
+        columns["rows"][new] = rows
+        columns["alive"][new] = True
+        columns["place"][new] = FRESH
+        columns["node"][new] = -1
+        columns["group"][new] = -1
+        columns["expires_ms"][new] = [NEVER_MS if at is None else at for at in expires_ms]
+        columns["accesses"][new] = 1
+        columns["hour"][new] = hour
+        for slot, id_ in enumerate(ids, start):
+            self._ids += id_.encode()
+            columns["id_end"][slot] = len(self._ids)
+        self._count = end
+        self._counts[FRESH] += len(rows)
+        self._view = None
+        return np.arange(start, end)
+
+    def _grow(self, needed: int) -> None:
+        size = max(needed, _FIRST, self._count + self._count // 2)
+        columns = {}
+        for name, old in self._columns.items():
+            columns[name] = np.zeros(size, old.dtype)
+            columns[name][: self._count] = old[: self._count]
+        sketches = np.zeros((len(self._sketches), size), np.uint64)
+        sketches[:, : self._count] = self._sketches[:, : self._count]
+        self._columns, self._sketches = columns, sketches
+
+    def id(self, slot: int) -> str:
+        """The id of a row."""
+        ends = self._columns["id_end"]
+        return self._ids[ends[slot - 1] if slot else 0 : ends[slot]].decode()
+
+    def end(self, slots: Slots) -> None:
+        """Rows ended. They were alive."""
+        self._count_out(slots)
+        self._columns["alive"][slots] = False
+        self.ended += len(slots)
+
+    def move(self, slots: Slots, place: int) -> None:
+        """Rows have another place."""
+        self._count_out(slots)
+        self._columns["place"][slots] = place
+        self._counts[place] += int(np.count_nonzero(self._columns["alive"][slots]))
+        self._view = None
+
+    def _count_out(self, slots: Slots) -> None:
+        """Live rows leave the places where they are counted."""
+        places = self._columns["place"][slots][self._columns["alive"][slots]]
+        for place, count in enumerate(np.bincount(places, minlength=4).tolist()):
+            self._counts[place] -= count
+        self._view = None
+
+    def set_nodes(self, slots: Slots, nodes: NDArray[np.int64]) -> None:
+        """The nodes of rows in the graph."""
+        self._columns["node"][slots] = nodes
+
+    def set_groups(self, slots: Slots, groups: NDArray[np.int64] | int) -> None:
+        """The row groups in which rows are; -1: in none."""
+        self._columns["group"][slots] = groups
+
+    def accessed(self) -> tuple[Floats, Floats]:
+        """Of each slot, how often its row was read, and the hour of the last time; shape [n]."""
+        return self._columns["accesses"][: self._count], self._columns["hour"][: self._count]
+
+    def set_accessed(self, slots: Slots, accesses: Floats, hours: Floats) -> None:
+        """What `accessed` gave, for some slots."""
+        self._columns["accesses"][slots] = accesses
+        self._columns["hour"][slots] = hours
+
+    def set_sketches(self, slots: Slots, sketches: NDArray[np.uint64], factors: Floats, squares: Floats) -> None:
+        """The sketches [words, n] of rows, with their factors [n] and the squared lengths [n] of their vectors."""
+        self._sketches[:, slots] = sketches
+        self._columns["factors"][slots] = factors
+        self._columns["squares"][slots] = squares
+
+    def touch(self, slots: Slots, hour: float) -> None:
+        """Rows were read."""
+        np.add.at(self._columns["accesses"], slots, 1)
+        self._columns["hour"][slots] = hour
+
+    def heat(self) -> NDArray[np.float64]:
+        """What orders rows from the coldest to the hottest, shape [n]."""
+        count = self._count
+        order: NDArray[np.float64] = np.log(self._columns["accesses"][:count], dtype=np.float64)
+        order += _DECAY * self._columns["hour"][:count]
+        return order
+
+    def kept(self, slots: Slots) -> Table:
+        """A table of these slots alone, rising."""
+        table = Table(len(self._sketches))
+        table._count = len(slots)
+        table._columns = {name: column[slots] for name, column in self._columns.items()}
+        table._sketches = np.ascontiguousarray(self._sketches[:, slots])
+        ends = self._columns["id_end"]
+        for slot, old in enumerate(slots.tolist()):
+            table._ids += self._ids[ends[old - 1] if old else 0 : ends[old]]
+            table._columns["id_end"][slot] = len(table._ids)
+        alive = table._columns["alive"]
+        table.ended = int(len(slots) - np.count_nonzero(alive))
+        table._counts = np.bincount(table._columns["place"][alive], minlength=4).tolist()
+        return table

@@ -1,0 +1,35 @@
+"""CollectionView: what a search sees of a collection, taken at one moment under its lock, and read without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from dataplane.attributes import AttributeColumns
+from dataplane.delta import DeltaView
+from dataplane.graph import Graph
+from dataplane.rows import Metric
+from dataplane.sketch import Sketcher
+from dataplane.table import TableView
+
+Rows = NDArray[np.uint64]
+Floats = NDArray[np.float32]
+
+
+class CollectionView(Struct, frozen=True, kw_only=True):
+    """`stored_vectors(rows)` reads RocksDB, `group_vectors(group)` a shard: row numbers, shape [n], and vectors, shape
+    [n, dimensions]. `id_of(slot)` is the id of a row of `table`.
+    """
+
+    metric: Metric
+    table: TableView
+    attributes: AttributeColumns
+    delta: DeltaView
+    graph: Graph | None
+    sketcher: Sketcher | None
+    id_of: Callable[[int], str]
+    stored_vectors: Callable[[Rows], tuple[Rows, Floats]]
+    group_vectors: Callable[[int], tuple[Rows, Floats]]
