@@ -6,10 +6,10 @@ behind; clients that connected meanwhile are served from READY on, and wait whil
 vLLM, torch) is imported before the sockets accept, and the HTTP face not before they listen: hence the imports in functions.
 
 End, on SIGTERM or SIGINT: no new work (503), what runs or waits may finish, and be read by its clients, for
-`drain_timeout_s`, then the rest is aborted with an error in its stream; sockets closed and removed; connections closed;
-engines stopped; exit code 0. A second signal cuts the drain short. When even that takes too long, LastResort ends the
-process. SIGHUP reads the API keys and the TLS certificate again, opens the audit log again, and tells what else changed and
-needs a restart (see reloading.py).
+`drain_timeout_s`, then the rest is aborted with an error in its stream; sockets closed and removed; connections closed; data
+written and closed; engines stopped; exit code 0. A second signal cuts the drain short. When even that takes too long,
+LastResort ends the process. SIGHUP reads the API keys and the TLS certificate again, opens the audit log again, and tells
+what else changed and needs a restart (see reloading.py).
 
 Signals are held from before the sockets are bound until the loop handles them: none is lost, and none kills half a start.
 """
@@ -30,6 +30,7 @@ import msgspec
 
 from acu import __version__, descriptors, reloading, sockets, systemd
 from acu.config import AcuConfig, LoadedConfig
+from acu.data import Data
 from acu.errors import StartRefused
 from acu.ground import Ground, load_certificate, models_kept, open_audit_log, read_keys, survey
 from acu.lastresort import LastResort
@@ -145,6 +146,7 @@ class Daemon:
         self._notifier = systemd.Notifier(ground.handover.notify_address)
         self._keys: Keys | None = None
         self._audit: AuditLog | None = None
+        self._data: Data | None = None
         self._started_at = time.monotonic()
         self._lag = RecentLag()
         self._stopping = asyncio.Event()
@@ -179,7 +181,9 @@ class Daemon:
             dropped_audits=lambda: 0 if audit is None else audit.dropped,
         )
         service = Service(tuple(map(build, self._ground.plans)), config.scheduler, telemetry.on_run_end, log_engine)
-        face = Face(self._settings, service, self._keys, self._hooks(telemetry))
+        embedder = next((plan.names[0] for plan in self._ground.plans if plan.role == "embed"), None)
+        self._data = data = Data(config, service, embedder)
+        face = Face(self._settings, service, self._keys, self._hooks(telemetry), data.library)
         runner = make_runner(face, shutdown_timeout=CLOSE_CONNECTIONS_S)
         telemetry.watch(service.status, lambda: runner.open_connections)
         async with asyncio.TaskGroup() as tasks:
@@ -197,11 +201,12 @@ class Daemon:
                 own.append(tasks.create_task(self._reload_when_asked()))
                 self._preloading.start()
                 await service.start(tasks)
+                data.start(tasks)
                 await self._stopping.wait()
                 runner.begin_drain()
                 await self._drain(service, runner)
             finally:
-                await self._end(service, runner)
+                await self._end(service, runner, data)
                 for task in own:
                     task.cancel()
         log.info("stopped")
@@ -241,13 +246,14 @@ class Daemon:
         await asyncio.gather(drain, forced, return_exceptions=True)
         service.abort_all()
 
-    async def _end(self, service: Service, runner: FaceRunner) -> None:
-        """Close everything, in the order in which nobody notices: sockets, connections, engines."""
+    async def _end(self, service: Service, runner: FaceRunner, data: Data) -> None:
+        """Close everything, in the order in which nobody notices: sockets, connections, data, engines."""
         self._last_resort.within(FORCED_S if self._forced.is_set() else LAST_RESORT_S)
         for listener in self._listeners:
             listener.remove_file()
         service.abort_all()
         await runner.cleanup()
+        await data.close()
         await service.stop(STOP_ENGINES_S)
         self._notifier.close()
         signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
@@ -331,6 +337,7 @@ class Daemon:
             "addresses": [listener.label for listener in self._listeners],
             "loop_lag_p99_ms": self._lag.p99_ms(),
             "preloading": self._preloading.line or None,
+            "data": None if self._data is None else self._data.status(),
             "machine": msgspec.to_builtins(self._ground.report),
         }
 

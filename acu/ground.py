@@ -80,6 +80,8 @@ def _look(config: AcuConfig, report: Report, refusals: Refusals) -> tuple[tuple[
         plans = plan_models(config, report)
     with refusals.noted():
         check_audit_log(config.daemon.audit_log)
+    with refusals.noted():
+        check_data_folder(config.data_plane.path)
     return plans, tls
 
 
@@ -166,6 +168,20 @@ def check_audit_log(path: str | None) -> None:
             f"daemon.audit_log: {free >> 20} MiB are free on the disk of {path}, and {SPARE_DISK_BYTES >> 20} MiB are "
             "needed; free some, or choose another disk"
         )
+
+
+def check_data_folder(path: str) -> None:
+    """Whether the data plane can be made or opened there, as far as looking tells. Raises StartRefused.
+
+    That another process has it open is told when it is opened, which may be much later.
+    """
+    place = Path(path)
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise StartRefused(f"data_plane.path: {path} cannot be a folder, since {place} is none; choose another path")
+    if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
+        raise StartRefused(f"data_plane.path: {place} cannot be written; choose another path, or change its rights")
 
 
 def open_audit_log(path: str | None) -> AuditLog | None:

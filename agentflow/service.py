@@ -179,6 +179,14 @@ class Service:
             vectors = _truncated(vectors, request.dimensions, model.served.name)
         return Embeddings(vectors, len(run.prompt_token_ids))
 
+    async def tokenizer(self, model: str) -> Tokenizer:
+        """The tokenizer of a served model, as soon as it is loaded. Raises UnknownModel, EngineUnavailable."""
+        found = self._names.get(model)
+        if found is None:
+            raise UnknownModel(f"The model {model!r} is not served here.")
+        tokenizer, _ = await found.spoken(time.monotonic() + self._config.deadline_s)
+        return tokenizer
+
     async def _stream(self, model: Model, request: ChatRequest | CompletionRequest, plan: Plan) -> RunStream:
         """Submit `n` runs for each prompt, and hand out their events once the first has been taken."""
         runs = self._runs(model, request, plan)

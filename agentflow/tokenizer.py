@@ -67,6 +67,12 @@ class Tokenizer(Protocol):
         The spans are in order and do not overlap.
         """
 
+    def spans(self, text: str) -> list[Span]:
+        """For each token that `encode` gives with no special tokens added, the characters that it stands for.
+
+        Tokens may share a character (one of several bytes), and characters may belong to none (white space).
+        """
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         """Text of `ids`, each in [0, vocab_size). U+FFFD stands where a character is incomplete."""
 
@@ -142,6 +148,10 @@ class FileTokenizer:
                 out.append(token_id)
         return out
 
+    def spans(self, text: str) -> list[Span]:
+        """As Tokenizer.spans."""
+        return list(self._encode(text, False).offsets)
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         """As Tokenizer.decode."""
         return str(self._backend.decode(ids, skip_special_tokens=skip_special_tokens))
@@ -183,6 +193,11 @@ class ByteTokenizer:
     def encode_guarded(self, text: str, guarded: Sequence[Span]) -> list[int]:
         """As Tokenizer.encode_guarded."""
         return self.encode(text, add_special_tokens=False)
+
+    def spans(self, text: str) -> list[Span]:
+        """As Tokenizer.spans."""
+        lengths = (len(character.encode(errors="surrogatepass")) for character in text)
+        return [(at, at + 1) for at, length in enumerate(lengths) for _ in range(length)]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         """As Tokenizer.decode."""

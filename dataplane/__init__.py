@@ -1,13 +1,39 @@
 """The data plane: vectors, texts, records and their tiers, in the process that uses them.
 
 `DataPlane.open` is the door. What goes in and comes out are the values of `rows`, and every error is of `errors`' tree.
+
+The names below are imported when they are first asked for: RocksDB, faiss and Arrow take 300 ms, and a process that reads
+nothing but the configuration's section needs none of them.
 """
 
-from dataplane.config import DataPlaneConfig
-from dataplane.filters import Attribute, Filter, check_attributes, parse_filter
-from dataplane.rows import CollectionSpec, Hit, Location, Row, SearchQuery, SearchResult, StoredRow
-from dataplane.state import StateStore
-from dataplane.store import DataPlane
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataplane.config import DataPlaneConfig
+    from dataplane.filters import Attribute, Filter, check_attributes, parse_filter
+    from dataplane.rows import CollectionSpec, Hit, Location, Row, SearchQuery, SearchResult, StoredRow
+    from dataplane.state import StateStore
+    from dataplane.store import DataPlane
+
+_PLACES = {
+    "Attribute": "filters",
+    "CollectionSpec": "rows",
+    "DataPlane": "store",
+    "DataPlaneConfig": "config",
+    "Filter": "filters",
+    "Hit": "rows",
+    "Location": "rows",
+    "Row": "rows",
+    "SearchQuery": "rows",
+    "SearchResult": "rows",
+    "StateStore": "state",
+    "StoredRow": "rows",
+    "check_attributes": "filters",
+    "parse_filter": "filters",
+}
 
 __all__ = [
     "Attribute",
@@ -25,3 +51,11 @@ __all__ = [
     "check_attributes",
     "parse_filter",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        place = _PLACES[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    return getattr(importlib.import_module(f"{__name__}.{place}"), name)

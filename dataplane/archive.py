@@ -43,6 +43,7 @@ from dataplane.archive_source import read_meta
 from dataplane.bucket import Bucket
 from dataplane.manifest import Collection, Manifest
 from dataplane.rocks import Rocks
+from dataplane.threads import in_thread
 
 PENDING_KEPT = 15
 
@@ -84,7 +85,7 @@ class Archiver:
         """
         subject = Subject.of(tenant, collection, ids)
         async with self._one_run:
-            await asyncio.to_thread(check_gone, self._rocks, subject)
+            await in_thread(check_gone, self._rocks, subject)
             run = await self._begin(None, restart=False)
             collections = [await self._without(run.export, one, subject) for one in run.base.collections]
             run = run._replace(base=msgspec.structs.replace(run.base, collections=tuple(collections)))
@@ -105,7 +106,7 @@ class Archiver:
         )
 
     async def _begin(self, progress: Progress | None, *, restart: bool) -> _Run:
-        position = await asyncio.to_thread(positions.load, self._rocks) or positions.new()
+        position = await in_thread(positions.load, self._rocks) or positions.new()
         found = await manifests.shelf(self._bucket)
         empty = Manifest(number=0, owner=position.owner, created_ms=0)
         if restart:
@@ -125,7 +126,7 @@ class Archiver:
         """Bring `base` up to the box and put it as the next manifest. Returns whether there was anything to put."""
         export, base = run.export, run.base
         entries = [segment for family in ("state", "events") for segment in await export.family(family, base.entries)]
-        meta, sources = await asyncio.to_thread(read_meta, self._rocks)
+        meta, sources = await in_thread(read_meta, self._rocks)
         entries += await export.entries("meta", meta, base.entries)
         before = {collection.key: collection for collection in base.collections}
         collections = []
@@ -138,7 +139,7 @@ class Archiver:
         )
         if manifest == base and base.number and not always:
             export.report.manifest = base.number
-            await asyncio.to_thread(positions.save, self._rocks, run.position)
+            await in_thread(positions.save, self._rocks, run.position)
             return False
         await self._put(
             run, msgspec.structs.replace(manifest, number=run.number, created_ms=time.time_ns() // 1_000_000)
@@ -150,11 +151,11 @@ class Archiver:
         position = msgspec.structs.replace(
             run.position, number=run.number - 1, pending=(*run.position.pending[-PENDING_KEPT:], checksum)
         )
-        await asyncio.to_thread(positions.save, self._rocks, position)
+        await in_thread(positions.save, self._rocks, position)
         await manifests.put(self._bucket, manifest.number, content)
         run.export.count(len(content))
         run.export.report.manifest = manifest.number
-        await asyncio.to_thread(positions.save, self._rocks, position.moved_to(manifest, checksum))
+        await in_thread(positions.save, self._rocks, position.moved_to(manifest, checksum))
 
     async def _without(self, export: Export, collection: Collection, subject: Subject) -> Collection:
         """A collection as the archive has it, without the rows that must go."""

@@ -7,7 +7,6 @@ Everything else (meta, state, events) goes by ranges of keys: a range whose cont
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +20,7 @@ from dataplane.errors import Conflict
 from dataplane.manifest import Collection, DeletionSegment, EntrySegment, RowSegment
 from dataplane.rocks import Rocks
 from dataplane.segments import Entry, Numbers, Row, Sealed, SegmentWriter
+from dataplane.threads import in_thread
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class Export:
 
     async def ship(self, writer: SegmentWriter) -> Sealed:
         """End a segment and put it, unless it is there."""
-        sealed, content = await asyncio.to_thread(writer.finish)
+        sealed, content = await in_thread(writer.finish)
         if self._overwrite:
             await self.bucket.put(sealed.name, content)
             put = True
@@ -95,7 +95,7 @@ class Export:
         """All of a family, a range of keys after the other. `known` ranges are not sent."""
         ranges = _Ranges(self, family, known)
         after: bytes | None = None
-        while step := await asyncio.to_thread(read_entries, self._rocks, family, after):
+        while step := await in_thread(read_entries, self._rocks, family, after):
             after = step[-1][0]
             await ranges.add(step)
         return await ranges.end()
@@ -135,12 +135,12 @@ class Export:
         steps = []
         after = before.seq
         while True:
-            seqs, numbers = await asyncio.to_thread(read_deletions, self._rocks, source, after)
+            seqs, numbers = await in_thread(read_deletions, self._rocks, source, after)
             if not len(seqs):
                 break
             after = int(seqs[-1])
             steps.append(numbers)
-            await asyncio.to_thread(writer.add_deletions, seqs, numbers)
+            await in_thread(writer.add_deletions, seqs, numbers)
         if not steps:
             return np.empty(0, dtype=np.uint64), []
         return np.concatenate(steps), [DeletionSegment(sealed=await self.ship(writer), last=after)]
@@ -149,7 +149,7 @@ class Export:
         writer = self.rows_writer(source.width, applied=source.seq)
         at: int | None = before.seq + 1
         while at is not None:
-            rows, at = await asyncio.to_thread(read_rows, self._rocks, source, at)
+            rows, at = await in_thread(read_rows, self._rocks, source, at)
             self.report.rows += len(rows)
             await writer.add(rows)
         return await writer.finish()
@@ -176,7 +176,7 @@ class RowsWriter:
             room = limits.segment_rows - self._writer.count
             now, rows = rows[:room], rows[room:]
             self._last = now[-1].number
-            await asyncio.to_thread(self._writer.add_rows, now)
+            await in_thread(self._writer.add_rows, now)
             if self._writer.count >= limits.segment_rows or self._writer.size >= limits.segment_bytes:
                 await self._ship(self._writer)
 
@@ -203,7 +203,7 @@ class _Ranges:
         self._done: list[EntrySegment] = []
 
     async def add(self, entries: list[Entry]) -> None:
-        for chunk in await asyncio.to_thread(lambda: list(self._chunker.add(entries))):
+        for chunk in await in_thread(lambda: list(self._chunker.add(entries))):
             await self._send(chunk)
 
     async def end(self) -> list[EntrySegment]:
@@ -216,7 +216,7 @@ class _Ranges:
         if segment is None:
             writer = SegmentWriter("entries")
             for start in range(0, len(chunk.entries), STEP):
-                await asyncio.to_thread(writer.add_entries, chunk.entries[start : start + STEP])
+                await in_thread(writer.add_entries, chunk.entries[start : start + STEP])
             sealed = await self._export.ship(writer)
             segment = EntrySegment(sealed=sealed, family=self._family, tenant=chunk.tenant, content=chunk.content)
         else:

@@ -14,7 +14,6 @@ Once the restored box has archived, the box that was restored from can no longer
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from dataplane.errors import Conflict, Damaged, NotFound
 from dataplane.manifest import Collection, EntrySegment, Problem, RowSegment, Stored
 from dataplane.rocks import FAMILIES, Rocks
 from dataplane.segments import REMEDY, Entry, Row, fetch, read_entries, read_rows
+from dataplane.threads import in_thread
 
 BATCH_ROWS = 128
 BATCH_BYTES = 1 << 20
@@ -57,20 +57,20 @@ async def restore(
     Raises Conflict for a box that is not empty, NotFound where there is no manifest, Damaged and ChecksumMismatch for an
     object that is not what was written, BucketUnreachable, StorageFull. After an error the box counts as not restored.
     """
-    await asyncio.to_thread(_check_empty, rocks)
+    await in_thread(_check_empty, rocks)
     shelf = await manifests.shelf(bucket)
     if not shelf.whole:
         what = f"no whole manifest ({shelf.broken[0].what})" if shelf.broken else "no archive"
         raise NotFound(f"{bucket.where} has {what}: check bucket and prefix.")
     stored = shelf.whole[0]
     report = RestoreReport(stored.manifest.number, stored.manifest.created_ms, passed_over=tuple(shelf.broken))
-    await asyncio.to_thread(_begin, rocks)
+    await in_thread(_begin, rocks)
     filling = _Filling(bucket, rocks, report, progress)
     for entries in stored.manifest.entries:
         await filling.entries(entries)
     for collection in stored.manifest.collections:
         await filling.collection(collection)
-    await asyncio.to_thread(_end, rocks, stored)
+    await in_thread(_end, rocks, stored)
     return report
 
 
@@ -90,9 +90,9 @@ class _Filling:
         name = segment.sealed.name
         groups = read_entries(name, await fetch(self._bucket, segment.sealed))
         found = 0
-        while (group := await asyncio.to_thread(next, groups, None)) is not None:
+        while (group := await in_thread(next, groups, None)) is not None:
             found += len(group)
-            await asyncio.to_thread(self._write_entries, segment.family, group)
+            await in_thread(self._write_entries, segment.family, group)
         self._report.entries += found
         self._count(name, segment.sealed.size, found, segment.sealed.count)
 
@@ -106,12 +106,12 @@ class _Filling:
         name = segment.sealed.name
         groups = read_rows(name, await fetch(self._bucket, segment.sealed), collection.width)
         found = 0
-        while (group := await asyncio.to_thread(next, groups, None)) is not None:
+        while (group := await in_thread(next, groups, None)) is not None:
             found += len(group)
             numbers = np.array([row.number for row in group], dtype=np.uint64)
             gone = deletions.ended(numbers, segment.applied).tolist()
             live = [row for row, ended in zip(group, gone, strict=True) if not ended]
-            await asyncio.to_thread(self._write_rows, collection, live)
+            await in_thread(self._write_rows, collection, live)
             self._report.rows += len(live)
         self._count(name, segment.sealed.size, found, segment.sealed.count)
 

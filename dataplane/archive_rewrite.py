@@ -10,7 +10,6 @@ segment together. So each archived row is rewritten a few times at most, however
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ from dataplane.archive_export import Export
 from dataplane.bucket import Bucket
 from dataplane.manifest import Collection, DeletionSegment, RowSegment
 from dataplane.segments import Numbers, Row, SegmentWriter, fetch, read_deletions, read_rows
+from dataplane.threads import in_thread
 
 GROUP = 1 << 16  # deletions written at once
 
@@ -106,7 +106,7 @@ async def rewrite(
     for segment in segments:
         content = await fetch(export.bucket, segment.sealed)
         groups = read_rows(segment.sealed.name, content, collection.width)
-        while (group := await asyncio.to_thread(next, groups, None)) is not None:
+        while (group := await in_thread(next, groups, None)) is not None:
             numbers = np.array([row.number for row in group], dtype=np.uint64)
             ended = deletions.ended(numbers, segment.applied).tolist()
             await writer.add(
@@ -123,7 +123,7 @@ async def holds(bucket: Bucket, collection: Collection, segment: RowSegment, ids
     def found() -> bool:
         return any(row.record.id in ids for row in _flat(groups))
 
-    return await asyncio.to_thread(found)
+    return await in_thread(found)
 
 
 async def _merge_deletions(export: Export, collection: Collection, deletions: Deletions) -> Collection:
@@ -140,7 +140,7 @@ async def _merge_deletions(export: Export, collection: Collection, deletions: De
     if len(seqs):
         writer = SegmentWriter("deletions")
         for start in range(0, len(seqs), GROUP):
-            await asyncio.to_thread(writer.add_deletions, seqs[start : start + GROUP], numbers[start : start + GROUP])
+            await in_thread(writer.add_deletions, seqs[start : start + GROUP], numbers[start : start + GROUP])
         merged = (DeletionSegment(sealed=await export.ship(writer), last=collection.deletions[-1].last),)
     return msgspec.structs.replace(collection, deletions=merged)
 

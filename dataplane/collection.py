@@ -137,12 +137,15 @@ class Collection:
         if loaded.graph is None or not len(view):
             return
         slots = view.slots_of(loaded.graph.rows)
-        live = np.flatnonzero(slots >= 0)
-        moved = slots[live]
-        loose = view.place[moved] == LOOSE  # a small collection is in the delta as a whole
-        self.table.set_nodes(moved[loose], live[loose])
-        self.table.move(moved[loose], HOT)
-        for node in np.flatnonzero(slots < 0).tolist() + live[~loose].tolist():
+        known = slots >= 0
+        known[known] = view.place[slots[known]] == LOOSE  # a small collection is in the delta as a whole
+        nodes = np.flatnonzero(known)
+        # A row that left the graph and came back has two nodes: the later one counts.
+        moved, last = np.unique(slots[nodes][::-1], return_index=True)
+        nodes = nodes[::-1][last]
+        self.table.set_nodes(moved, nodes)
+        self.table.move(moved, HOT)
+        for node in np.setdiff1d(np.arange(len(slots)), nodes).tolist():
             loaded.graph.end(node)
         self.graph = loaded.graph
 
@@ -212,8 +215,11 @@ class Collection:
         self.seq += count
         return first
 
-    def publish(self, first: int, batch: RowBatch | None, ended: Sequence[Ended], hour: float) -> None:
-        """Bring memory up to a written change: `batch` was inserted from row `first` on, `ended` were ended."""
+    def publish(self, first: int, last: int, batch: RowBatch | None, ended: Sequence[Ended], hour: float) -> None:
+        """Bring memory up to a written change, whose sequence numbers end with `last`.
+
+        `batch` was inserted from row `first` on, `ended` were ended.
+        """
         with self.lock:
             if batch is not None:
                 rows = np.arange(first, first + len(batch), dtype=np.uint64)
@@ -229,7 +235,8 @@ class Collection:
             self.changed_at = time.monotonic()
         if self.text is not None:
             added = [] if batch is None else [(first + at, text) for at, text in enumerate(batch.texts) if text]
-            self.text.add(added, [(end.row, end.text) for end in ended if end.text], self.seq)
+            # Not `self.seq`: later commands of the batch have reserved theirs, and are not published yet.
+            self.text.add(added, [(end.row, end.text) for end in ended if end.text], last)
 
     def _end(self, rows: Rows) -> None:
         view = self.table.view()

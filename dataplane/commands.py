@@ -23,6 +23,7 @@ class _Change(Command):
         self._collection = collection
         self._now_ms = now_ms
         self._first = 0
+        self._last = 0  # of the sequence numbers of this change
         self._ended: list[Ended] = []
 
     @property
@@ -50,7 +51,8 @@ class _Change(Command):
             self._ended.append(Ended(row, text))
 
     def _draft_seq(self, draft: Draft) -> None:
-        draft.put("meta", self._collection.seq_key, keys.number(self._collection.seq), read_again=False)
+        self._last = self._collection.seq
+        draft.put("meta", self._collection.seq_key, keys.number(self._last), read_again=False)
 
 
 class Upsert(_Change):
@@ -80,7 +82,7 @@ class Upsert(_Change):
         return len(batch) - len(ends)
 
     def publish(self) -> None:
-        self._collection.publish(self._first, self._batch, self._ended, self._hour)
+        self._collection.publish(self._first, self._last, self._batch, self._ended, self._hour)
 
 
 class Delete(_Change):
@@ -107,7 +109,7 @@ class Delete(_Change):
 
     def publish(self) -> None:
         if self._ended:
-            self._collection.publish(0, None, self._ended, self._hour)
+            self._collection.publish(0, self._last, None, self._ended, self._hour)
 
 
 class Expire(_Change):
@@ -138,7 +140,7 @@ class Expire(_Change):
 
     def publish(self) -> None:
         if self._ended:
-            self._collection.publish(0, None, self._ended, self._hour)
+            self._collection.publish(0, self._last, None, self._ended, self._hour)
 
 
 class Touch(Command):

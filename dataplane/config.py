@@ -18,12 +18,10 @@ class DataPlaneConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         ),
     ] = "auto"
     hot_layer_mem_mb: Annotated[
-        int | None,
+        Annotated[int, Meta(ge=64, le=4_194_304)] | None,
         Meta(
             description="Memory in MiB for vectors, graphs, tables and caches. What does not fit is searched on the disk. "
             "Default: a sixteenth of the machine's memory, and 12288 at most.",
-            ge=64,
-            le=4_194_304,
         ),
     ] = None
     ring_rows: Annotated[

@@ -13,6 +13,7 @@ Growth: faiss keeps vectors in one array that doubles, so that for a moment both
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,7 +37,7 @@ PIECE_ALONE = 64
 
 
 class Graph:
-    """An index of float32 vectors of `dimensions`. One thread adds and ends nodes; any number search."""
+    """An index of float32 vectors of `dimensions`. One thread adds, any thread ends nodes, any number search."""
 
     def __init__(self, dimensions: int, metric: Metric, reserve: int = 0) -> None:
         self.dimensions = dimensions
@@ -60,6 +61,7 @@ class Graph:
         self._masked = masked
         self._room = len(rows)  # nodes for which there is memory
         self._lock = ReadersWriterLock()
+        self._bits = threading.Lock()  # of `_live`: the writer's thread masks nodes while the keeper's adds others
         self._selector: Any = None
         self._kept_options: dict[int, Any] = {}
 
@@ -116,19 +118,21 @@ class Graph:
 
     def _unmask(self, start: int, count: int) -> None:
         needed = (start + count + 7) // 8
-        if needed > len(self._live):
-            grown = np.zeros(max(needed, 2 * len(self._live), 1024), np.uint8)
-            grown[: len(self._live)] = self._live
-            self._live, self._selector = grown, None
         nodes = np.arange(start, start + count)
-        np.bitwise_or.at(self._live, nodes >> 3, (1 << (nodes & 7)).astype(np.uint8))
+        with self._bits:
+            if needed > len(self._live):
+                grown = np.zeros(max(needed, 2 * len(self._live), 1024), np.uint8)
+                grown[: len(self._live)] = self._live
+                self._live, self._selector = grown, None
+            np.bitwise_or.at(self._live, nodes >> 3, (1 << (nodes & 7)).astype(np.uint8))
 
     def end(self, node: int) -> None:
-        """Mask a node."""
+        """Mask a node. From any thread."""
         bit = np.uint8(1 << (node & 7))
-        if self._live[node >> 3] & bit:
-            self._live[node >> 3] &= ~bit
-            self._masked += 1
+        with self._bits:
+            if self._live[node >> 3] & bit:
+                self._live[node >> 3] &= ~bit
+                self._masked += 1
 
     def search(self, query: Floats, k: int, ef: int = EF_SEARCH) -> tuple[Rows, Floats]:
         """The best rows for a query, shape [dimensions], and their scores, best first; at most `k` of them."""

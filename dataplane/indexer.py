@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dataplane import keys, records
@@ -28,6 +28,7 @@ Texts = Sequence[tuple[int, str]]  # row number, text
 
 FEED_ROWS = 8192
 TRANSACTION_ROWS = 512
+TRANSACTION_CHARACTERS = 4 << 20
 RETRY_S = 5.0
 GATHER_S = 0.05
 
@@ -122,18 +123,12 @@ class TextFeed:
             self.behind = False
             target = self._written
         built = self.index.seq
-        ended = self._rocks.scan("dead", self._scope, start=keys.number(built + 1))
-        removed = [(int.from_bytes(value[:8], "big"), value[8:].decode()) for _, value in ended]
-        removed = [(row, text) for row, text in removed if row <= built and text]
-        added: list[tuple[int, str]] = []
-        with contextlib.closing(self._rocks.scan("rows", self._scope, start=keys.number(built + 1))) as rows:
-            for key, value in rows:
-                if text := records.decode(RowRecord, value).text:
-                    added.append((int.from_bytes(key[-8:], "big"), text))
-                if len(added) == TRANSACTION_ROWS:
-                    self.index.add(added, removed, built)  # what ended above this row is not removed yet
-                    added, removed = [], []
-        self.index.add(added, removed, target)
+        # A catching up that was broken off may have left rows above `built`: what ended of these goes as well.
+        for removed in _parts(_ended(self._rocks, self._scope, built + 1)):
+            self.index.add([], removed, built)
+        for added in _parts(_live(self._rocks, self._scope, built + 1)):
+            self.index.add(added, [], built)
+        self.index.add([], [], target)
 
     def _make_anew(self) -> None:
         with contextlib.suppress(DataPlaneError):
@@ -161,6 +156,36 @@ class TextFeed:
             self._closed = True
             self._changed.notify_all()
         self.index.close()
+
+
+def _ended(rocks: Rocks, scope: bytes, first: int) -> Iterator[tuple[int, str]]:
+    """Rows that had a text and ended at change `first` or later."""
+    with contextlib.closing(rocks.scan("dead", scope, start=keys.number(first))) as found:
+        for _, value in found:
+            if len(value) > 8:
+                yield int.from_bytes(value[:8], "big"), value[8:].decode()
+
+
+def _live(rocks: Rocks, scope: bytes, first: int) -> Iterator[tuple[int, str]]:
+    """Rows with a text, from number `first` on."""
+    with contextlib.closing(rocks.scan("rows", scope, start=keys.number(first))) as found:
+        for key, value in found:
+            if text := records.decode(RowRecord, value).text:
+                yield int.from_bytes(key[-8:], "big"), text
+
+
+def _parts(texts: Iterator[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    """In lists of what one transaction takes."""
+    part: list[tuple[int, str]] = []
+    size = 0
+    for row, text in texts:
+        part.append((row, text))
+        size += len(text)
+        if len(part) == TRANSACTION_ROWS or size > TRANSACTION_CHARACTERS:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 class Indexer:

@@ -14,7 +14,6 @@ Any Parquet reader opens these objects. pyarrow's errors become Damaged here. En
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -30,6 +29,7 @@ from msgspec import Struct
 from dataplane.bucket import Bucket
 from dataplane.errors import ChecksumMismatch, Damaged, NotFound
 from dataplane.records import Attributes, RowRecord
+from dataplane.threads import in_thread
 
 FOLDER = "segments"
 ZSTD_LEVEL = 3
@@ -126,7 +126,7 @@ async def fetch(bucket: Bucket, segment: Sealed) -> Any:
         content = memoryview(await bucket.get(segment.name))
     except NotFound as error:
         raise Damaged(f"{segment.name} is missing in {bucket.where}, and a manifest names it. {REMEDY}") from error
-    digest = await asyncio.to_thread(lambda: hashlib.sha256(content).hexdigest())
+    digest = await in_thread(lambda: hashlib.sha256(content).hexdigest())
     if digest != segment.sha256:
         raise ChecksumMismatch(
             f"{segment.name} in {bucket.where} is not what was written (its SHA-256 differs). {REMEDY}"

@@ -39,6 +39,7 @@ from dataplane.planestatus import CollectionStatus, PlaneStatus, collection_stat
 from dataplane.records import CollectionRecord, RowRecord, decode
 from dataplane.rocks import Rocks
 from dataplane.rows import MAX_TEXT_BYTES, CollectionSpec, Location, Row, SearchQuery, SearchResult, StoredRow
+from dataplane.state import StateStore
 from dataplane.writer import BATCH_ROWS, Command, Wait, Writer
 
 MIB = 1 << 20
@@ -63,6 +64,7 @@ class DataPlane:
         self._memory_bytes = memory_bytes
         self._collections: dict[tuple[str, str], Collection] = {}
         self.writer = Writer(rocks, config.ring_rows)
+        self.state = StateStore(rocks, self.writer)
         self.keeper = Keeper(
             self._open_collections, self._submit_from_thread, memory_bytes - _rocks_bytes(memory_bytes)
         )

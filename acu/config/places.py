@@ -24,6 +24,7 @@ PATH_FIELDS = frozenset(
         "network.tls_cert_file",
         "network.tls_key_file",
         "gpu.model_cache_dir",
+        "data_plane.path",
         "daemon.audit_log",
     }
 )
@@ -63,7 +64,10 @@ def with_places(config: AcuConfig, environ: Mapping[str, str]) -> AcuConfig:
         network = msgspec.structs.replace(network, unix_socket=str(default_socket(environ)))
     if gpu.model_cache_dir == "auto":
         gpu = msgspec.structs.replace(gpu, model_cache_dir=str(default_model_cache(environ)))
-    return msgspec.structs.replace(config, network=network, gpu=gpu)
+    data_plane = config.data_plane
+    if data_plane.path == "auto":
+        data_plane = msgspec.structs.replace(data_plane, path=str(default_data(environ)))
+    return msgspec.structs.replace(config, network=network, gpu=gpu, data_plane=data_plane)
 
 
 def default_socket(environ: Mapping[str, str]) -> Path:
@@ -88,6 +92,14 @@ def default_model_cache(environ: Mapping[str, str]) -> Path:
             return Path(environ[name].split(":")[0]) / "models"
     base = environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else home_folder(environ) / ".cache") / "acu" / "models"
+
+
+def default_data(environ: Mapping[str, str]) -> Path:
+    """Where data lies when nothing is configured."""
+    if environ.get("STATE_DIRECTORY"):
+        return Path(environ["STATE_DIRECTORY"].split(":")[0]) / "data"
+    base = environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else home_folder(environ) / ".local" / "state") / "acu" / "data"
 
 
 def history_file(environ: Mapping[str, str]) -> Path:

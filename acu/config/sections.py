@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from agentflow.config import Mebibytes, ModelConfig, SchedulerConfig, Seconds
+from agentflow.library.config import LibraryConfig
+from dataplane.config import DataPlaneConfig
 
 DEFAULT_BIND = "127.0.0.1:8228"
 
@@ -136,6 +138,8 @@ class AcuConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = {}
     scheduler: SchedulerConfig = SchedulerConfig()
+    data_plane: DataPlaneConfig = DataPlaneConfig()
+    library: LibraryConfig = LibraryConfig()
     daemon: DaemonConfig = DaemonConfig()
 
 

@@ -54,7 +54,7 @@ def routes(library: LibrarySource, uploads: Uploads) -> tuple[Route, ...]:
         return exchange.json(msgspec.json.encode(file_body(file)))
 
     async def listing(exchange: Exchange) -> web.StreamResponse:
-        query = decode_query(exchange.request, FilesQuery)
+        query = decode_query(exchange.request.query, FilesQuery)
         page = await library().files(exchange.caller.tenant, page_request(query), given(query.purpose))
 
         def encode() -> bytes:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Annotated, Literal, Protocol, TypeVar
 
 import msgspec
-from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
+from multidict import MultiMapping
 
 from acu.http.errors import BadRequest
 from acu.http.wire.decode import MAX_ECHO, clean_text, refusal
@@ -64,15 +64,15 @@ class Listed(Protocol):
     def id(self) -> str: ...
 
 
-def decode_query(request: web.BaseRequest, kind: type[T]) -> T:
+def decode_query(query: MultiMapping[str], kind: type[T]) -> T:
     """The query of a request as a `kind`. Raises BadRequest."""
-    given: dict[str, str] = {}
-    for name, text in request.query.items():
-        if name in given:
+    values: dict[str, str] = {}
+    for name, text in query.items():
+        if name in values:
             raise BadRequest(f"The parameter '{name[:MAX_ECHO]}' is given twice.", param=name[:MAX_ECHO])
-        given[name] = clean_text(text, name[:MAX_ECHO])
+        values[name] = clean_text(text, name[:MAX_ECHO])
     try:
-        return msgspec.convert(given, kind, strict=False)
+        return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         raise refusal(str(error), kind.__struct_encode_fields__) from None
 

@@ -80,7 +80,7 @@ class Table:
     def find(self, path: str) -> tuple[dict[str, Route], dict[str, str]]:
         """The routes of a path by method (empty if there are none), and what the path's parameters are.
 
-        A segment that is named in the table goes before a parameter; there is no way back from it.
+        A segment that is named goes before a parameter; there is no way back from it.
         """
         if methods := self._exact.get(path):
             return methods, {}

@@ -50,7 +50,7 @@ def file_routes(library: LibrarySource) -> tuple[Route, ...]:
         return exchange.json(msgspec.json.encode(file_object(file)))
 
     async def listing(exchange: Exchange) -> web.StreamResponse:
-        query = decode_query(exchange.request, StoreFilesQuery)
+        query = decode_query(exchange.request.query, StoreFilesQuery)
         page = await library().store_files(
             exchange.caller.tenant, store_id(exchange), page_request(query), status(query)
         )
@@ -72,7 +72,7 @@ def file_routes(library: LibrarySource) -> tuple[Route, ...]:
         return exchange.json(msgspec.json.encode(StoreFileDeleted(id=file_id(exchange))))
 
     async def content(exchange: Exchange) -> web.StreamResponse:
-        query = decode_query(exchange.request, ContentQuery)
+        query = decode_query(exchange.request.query, ContentQuery)
         chunks = await library().content(
             exchange.caller.tenant, store_id(exchange), file_id(exchange), query.page, query.limit
         )
@@ -164,7 +164,7 @@ def batch_routes(library: LibrarySource) -> tuple[Route, ...]:
         return exchange.json(msgspec.json.encode(batch_object(batch)))
 
     async def listing(exchange: Exchange) -> web.StreamResponse:
-        query = decode_query(exchange.request, StoreFilesQuery)
+        query = decode_query(exchange.request.query, StoreFilesQuery)
         page = await library().batch_files(
             exchange.caller.tenant, store_id(exchange), batch_id(exchange), page_request(query), status(query)
         )

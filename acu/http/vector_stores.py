@@ -42,7 +42,7 @@ def routes(library: LibrarySource) -> tuple[Route, ...]:
         return exchange.json(msgspec.json.encode(store_object(store)))
 
     async def listing(exchange: Exchange) -> web.StreamResponse:
-        query = decode_query(exchange.request, StoresQuery)
+        query = decode_query(exchange.request.query, StoresQuery)
         page = await library().stores(exchange.caller.tenant, page_request(query))
         first, last = ends(page.data)
         stores = [store_object(store) for store in page.data]

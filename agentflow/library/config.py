@@ -12,7 +12,7 @@ class LibraryConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     max_file_mb: Annotated[int, Meta(description="Largest file in MiB that may be uploaded.", ge=1, le=65_536)] = 512
     max_tenant_mb: Annotated[int, Meta(description="Bytes of all files of a tenant, in MiB.", ge=1)] = 20_480
-    max_tenant_files: Annotated[int, Meta(description="Files that a tenant may have.", ge=1, le=1_000_000)] = 10_000
+    max_tenant_files: Annotated[int, Meta(description="Files that a tenant may have.", ge=1, le=100_000)] = 10_000
     max_tenant_stores: Annotated[int, Meta(description="Vector stores that a tenant may have.", ge=1, le=100_000)] = (
         1_000
     )

@@ -14,7 +14,7 @@ from agentflow.service import Service
 BACKGROUND = 10
 """The priority of texts that nobody waits for; a request has 0, and lower numbers go first."""
 
-_LOADING_RETRY_S = 2.0
+_LOADING_RETRY_S = 0.5
 
 
 class Embedder:

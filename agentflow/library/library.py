@@ -28,7 +28,7 @@ from agentflow.library.filestore import FileStore
 from agentflow.library.ids import Ids
 from agentflow.library.planeerrors import translated
 from agentflow.library.records import Records
-from agentflow.library.refusals import NotStored
+from agentflow.library.refusals import DataUnavailable, NotStored
 from agentflow.library.searching import search
 from agentflow.library.shelf import Changes, Shelves
 from agentflow.library.storefiles import StoreFiles
@@ -77,6 +77,7 @@ class Library:
         self._extractor = extractor
         self._config = config
         self._changes = Changes()
+        self._sweeper: asyncio.Task[None] | None = None
         ids = Ids()
         self._files = FileStore(folder, shelves, ids, config)
         self._workers = Workers(plane, shelves, self._files, self._changes)
@@ -102,18 +103,20 @@ class Library:
         return library
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Begin the background work in `tasks`: what was not finished is taken up again.
-
-        End: cancel its tasks, then `close` this, then the extractor, then the data plane.
-        """
+        """Begin the background work in `tasks`: what was not finished is taken up again."""
         await self._detach_orphans()
         self._workers.start(tasks, self._embedder, self._extractor, self._config)
-        tasks.create_task(self._sweep_for_ever())
+        self._sweeper = tasks.create_task(self._sweep_for_ever())
 
     async def close(self) -> None:
-        """Wait for the changes that run. After its tasks have ended; the data plane must still be open."""
+        """Break off the background work, and wait for the changes that run. Before the extractor and the data plane close."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.wait([self._sweeper])
+        await self._workers.stop()
         await self._changes.close()
-        await asyncio.to_thread(self._workers.close)
+        with contextlib.suppress(AgentFlowError):  # a full disk: stores count as used a few minutes earlier
+            await self._stores.remember()
 
     @property
     def max_file_bytes(self) -> int:
@@ -284,7 +287,8 @@ class Library:
         """
         store = self._stores.usable(tenant, store_id, self._embedder.model)
         hits = await search(self._plane, self._embedder, self._shelves.of(tenant), store, request)
-        await self._changes.run(self._stores.touch(tenant, store_id))
+        with contextlib.suppress(NotStored, DataUnavailable):  # reads go on while the disk is full
+            await self._changes.run(self._stores.touch(tenant, store_id))
         return hits
 
     # Care

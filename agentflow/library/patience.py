@@ -24,12 +24,12 @@ LOST_ENGINES: Final = 8
 _log = logging.getLogger(__name__)
 
 
-async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+async def patiently(call: Callable[[], Awaitable[T]], first_s: float = FIRST_S) -> T:
     """What `call` gives, however often it is refused first. For work that nobody waits for, and that may be cancelled.
 
     Raises what is neither Refused nor EngineFailure, and the EngineFailure that was one too many.
     """
-    wait_s = FIRST_S
+    wait_s = first_s
     lost = 0
     while True:
         try:

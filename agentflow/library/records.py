@@ -61,7 +61,7 @@ class StoreRecord(Struct, frozen=True, kw_only=True):
 
 
 class EntryRecord(Struct, frozen=True, kw_only=True):
-    """A file in a vector store. `serial` is another one each time that it is attached.
+    """A file in a vector store. `serial` is another one each time that it is attached; `place` is the first of them.
 
     Its rows are `<file id>#0`, `#1` and so on, without a gap: they are added at the end and removed from there.
     """
@@ -69,6 +69,7 @@ class EntryRecord(Struct, frozen=True, kw_only=True):
     file_id: str
     created_ms: int
     serial: str
+    place: str
     status: FileStatus = "in_progress"
     due: EntryWork = "ingest"
     error: FileError | None = None

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Coroutine
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from agentflow.library.records import HOUSE, BatchRecord, EntryRecord, FileRecord, Records, StoreRecord
@@ -91,7 +92,7 @@ class Shelf:
         for _, store in await self._records.all(self.tenant, "store", StoreRecord):
             self.stores[store.id] = StoreShelf(store)
         entries = await self._records.all(self.tenant, "store_file", EntryRecord)
-        for name, entry in sorted(entries, key=lambda pair: (pair[1].created_ms, pair[1].file_id)):
+        for name, entry in sorted(entries, key=lambda pair: pair[1].place):
             if (shelf := self.stores.get(name.partition("/")[0])) is not None:
                 shelf.set_entry(entry)
         for name, batch in await self._records.all(self.tenant, "batch", BatchRecord):
@@ -125,7 +126,7 @@ class Shelf:
         """Store a vector store's record. The lock of one that is there must be held."""
         await self._records.put(self.tenant, "store", record.id, record)
         if (shelf := self.stores.get(record.id)) is None:
-            self.stores[record.id] = StoreShelf(record)
+            _insert(self.stores, record.id, StoreShelf(record))
         else:
             shelf.record = record
 
@@ -163,7 +164,7 @@ class Shelf:
         del self.stores[store_id]
 
     def _take_file(self, file: FileRecord) -> None:
-        self.files[file.id] = file
+        _insert(self.files, file.id, file)
         self.bytes += file.bytes
 
 
@@ -197,6 +198,16 @@ class Shelves:
     def all(self) -> list[Shelf]:
         """Of everybody."""
         return list(self._shelves.values())
+
+
+def _insert(members: dict[str, T], id_: str, member: T) -> None:
+    """Add a member in the order of ids. It may be a little late: another's record was stored sooner."""
+    late = bool(members) and id_ < next(reversed(members))
+    members[id_] = member
+    if late:
+        ordered = sorted(members.items(), key=itemgetter(0))
+        members.clear()
+        members.update(ordered)
 
 
 class Changes:

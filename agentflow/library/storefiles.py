@@ -100,6 +100,7 @@ class StoreFiles:
                 file_id=one.file_id,
                 created_ms=now if old is None else old.created_ms,
                 serial=serial,
+                place=serial if old is None else old.place,
                 attributes=attributes,
                 chunking=one.chunking,
             )

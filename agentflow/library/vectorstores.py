@@ -1,13 +1,14 @@
 """Vector stores: what may be asked of them, and the records that say what is to do. Their files are storefiles.py's.
 
 A store expires `expires_after_days` after its last use. It then tells so, and lets go of its rows; it cannot be used again,
-only read and deleted. The time of the last use is exact in memory and stored every ACTIVE_STEP_S, so that a search is not a
-write: after a crash a store may expire by so much too early.
+only read and deleted. The time of the last use is exact in memory and stored every ACTIVE_STEP_S and at the end, so that a
+search is not a write: after a crash a store may expire by so much too early.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
@@ -45,6 +46,7 @@ class VectorStores:
         self._workers = workers
         self._ids = ids
         self._config = config
+        self._making: Counter[str] = Counter()  # by tenant: stores whose records are being stored
         self._used: dict[str, int] = {}  # by store id: the last use, where it is later than the record's
 
     # Stores
@@ -53,7 +55,7 @@ class VectorStores:
         """Make an empty store. See Library.create_store."""
         _check_days(new.expires_after_days)
         _check_name(new.name)
-        if len(self._shelves.of(tenant).stores) >= self._config.max_tenant_stores:
+        if len(self._shelves.of(tenant).stores) + self._making[tenant] >= self._config.max_tenant_stores:
             raise QuotaExceeded(
                 f"You have {self._config.max_tenant_stores:,} vector stores, which is the most: delete some."
             )
@@ -67,9 +69,13 @@ class VectorStores:
             metadata=_checked_metadata(new.metadata),
             expires_after_days=new.expires_after_days,
         )
-        with translated():
-            shelf = await self._shelves.made(tenant)
-            await shelf.put_store(record)
+        self._making[tenant] += 1
+        try:
+            with translated():
+                shelf = await self._shelves.made(tenant)
+                await shelf.put_store(record)
+        finally:
+            self._making[tenant] -= 1
         return self.told(tenant, store_id)
 
     def told(self, tenant: str, store_id: str) -> VectorStore:
@@ -134,6 +140,16 @@ class VectorStores:
             record = shelf.store(store_id).record
             with translated():
                 await shelf.put_store(replace(record, last_active_ms=now))
+
+    async def remember(self) -> None:
+        """Store the last uses that are not stored yet."""
+        for shelf in self._shelves.all():
+            for store in list(shelf.stores.values()):
+                async with store.lock:
+                    used = self._last_used(store)
+                    if store.record.due != "remove" and used > store.record.last_active_ms:
+                        with translated():
+                            await shelf.put_store(replace(store.record, last_active_ms=used))
 
     def expired(self) -> list[tuple[str, str]]:
         """Tenants and ids of stores that have expired and still have rows."""

@@ -54,7 +54,7 @@ class _Work(NamedTuple):
 
 
 class Workers:
-    """Does what is due. `start` them, cancel their tasks, then `close`."""
+    """Does what is due, from `start` to `stop`."""
 
     def __init__(self, plane: DataPlane, shelves: Shelves, files: FileStore, changes: Changes) -> None:
         self._plane = plane
@@ -63,23 +63,27 @@ class Workers:
         self._changes = changes
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="chunks")
         self._ingest: Ingest | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.worklist = Worklist()
 
     def start(self, tasks: asyncio.TaskGroup, embedder: Embedder, extractor: Extractor, config: LibraryConfig) -> None:
-        """Begin with what is due."""
+        """Begin with what is due, in `tasks`."""
         self._ingest = Ingest(embedder, extractor, config.embed_batch, self._threads)
         for shelf in self._shelves.all():
             for store in shelf.stores.values():
                 self.look(shelf.tenant, store.record.id, "")
                 for file_id in store.entries:
                     self.look(shelf.tenant, store.record.id, file_id)
-        tasks.create_task(self._serve("quick"))
-        for _ in range(config.ingest_files):
-            tasks.create_task(self._serve("slow"))
+        lanes: tuple[Lane, ...] = ("quick", *(("slow",) * config.ingest_files))
+        self._tasks = [tasks.create_task(self._serve(lane)) for lane in lanes]
 
-    def close(self) -> None:
-        """After its tasks have ended."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
+    async def stop(self) -> None:
+        """Break off what is being done: the next start takes it up again."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await asyncio.to_thread(self._threads.shutdown, wait=True, cancel_futures=True)
 
     def look(self, tenant: str, store_id: str, file_id: str) -> Key:
         """Let a worker look at a file in a store ("": at the store itself), if something is due. Returns its key."""

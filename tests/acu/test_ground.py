@@ -12,10 +12,20 @@ import pytest
 from acu import models
 from acu.config import AcuConfig, DaemonConfig, LoadedConfig, NetworkConfig
 from acu.errors import ModelInUse, StartRefused
-from acu.ground import check, check_audit_log, models_kept, open_audit_log, read_keys, survey, tls_context
+from acu.ground import (
+    check,
+    check_audit_log,
+    check_data_folder,
+    models_kept,
+    open_audit_log,
+    read_keys,
+    survey,
+    tls_context,
+)
 from acu.hardware import probe_machine
 from acu.served import plan_models
 from agentflow.config import ModelConfig
+from dataplane.config import DataPlaneConfig
 from tests.acu.certificates import make_certificate
 from tests.acu.models.modelfiles import write_model
 from tests.acu.test_served import model_folder
@@ -101,3 +111,14 @@ def test_models_are_kept_while_the_daemon_lives_and_one_that_went_is_refused(tmp
     models.remove("mine", cache)
     with pytest.raises(StartRefused, match=r"models\.embed\.model: .* was removed"), models_kept(plans):
         pass
+
+
+def test_a_folder_of_data_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    check_data_folder(str(tmp_path / "not" / "there" / "yet"))
+    with pytest.raises(StartRefused, match=r"data_plane\.path: .*cannot be a folder, since .*file is none"):
+        check_data_folder(str(file / "data"))
+    config = AcuConfig(models=PLAYED, data_plane=DataPlaneConfig(path=str(file)))
+    assert refused(config) == ["data_plane.path"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]

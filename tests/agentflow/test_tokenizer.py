@@ -146,3 +146,14 @@ def test_bytes_are_tokens() -> None:
 def test_no_text_becomes_the_end_of_a_text() -> None:
     ids = ByteTokenizer().encode_guarded("<|end|>", [(0, 7)])
     assert ByteTokenizer.EOS not in ids
+
+
+@pytest.mark.parametrize("text", ["a plain sentence, with words", "上海 and 🙂", "", "  spaced\n\nout "])
+def test_spans_tell_the_characters_of_each_token(tokenizer: FileTokenizer, text: str) -> None:
+    for each in (tokenizer, ByteTokenizer()):
+        spans = each.spans(text)
+        assert len(spans) == len(each.encode(text, add_special_tokens=False))
+        assert {at for start, end in spans for at in range(start, end)} >= {
+            at for at, character in enumerate(text) if not character.isspace()
+        }
+        assert spans == sorted(spans)

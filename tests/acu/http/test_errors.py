@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import msgspec
@@ -9,6 +10,8 @@ import pytest
 
 from acu.http.errors import RULES, HttpError, raw_response, retry_headers, translate
 from agentflow import errors as flow
+from agentflow.library import errors as files
+from agentflow.library import refusals as library
 
 
 def tree(cls: type[Exception]) -> Iterator[type[Exception]]:
@@ -37,6 +40,14 @@ def test_every_class_of_the_orchestrators_tree_is_mapped_by_name(cls: type[Excep
         (flow.EngineUnavailable("loading", retry_after_s=1), 503, "server_error", "engine_unavailable", None),
         (flow.EngineDied("died"), 503, "server_error", "engine_died", None),
         (flow.EngineStalled("stuck"), 503, "server_error", "engine_stalled", None),
+        (library.NotStored("gone", param="file_id"), 404, "invalid_request_error", "not_found", "file_id"),
+        (library.QuotaExceeded("much"), 400, "invalid_request_error", "quota_exceeded", None),
+        (library.StoreExpired("old"), 400, "invalid_request_error", "vector_store_expired", "vector_store_id"),
+        (library.EmbedderChanged("other"), 400, "invalid_request_error", "embedder_changed", "vector_store_id"),
+        (library.DataUnavailable("opening", retry_after_s=1), 503, "server_error", "data_plane_unavailable", None),
+        (library.DiskFull("full", retry_after_s=30), 507, "server_error", "storage_full", None),
+        (files.FileTooLarge("large"), 413, "invalid_request_error", "file_too_large", "file"),
+        (files.UnsupportedFile("zip"), 400, "invalid_request_error", "unsupported_file", "file"),
     ],
 )
 def test_an_error_becomes_openais_shape(error: Exception, status: int, kind: str, code: str, param: str | None) -> None:
@@ -64,6 +75,19 @@ def test_a_class_that_was_derived_later_gets_its_parents_status() -> None:
         assert translate(Newer("x")).status == 503
     finally:
         del Newer  # the walk of the tree above must not meet it
+
+
+@pytest.mark.parametrize("error", [library.DataDamaged("/srv/data/x"), files.ExtractionFailed("/usr/bin/x")])
+def test_what_names_the_machines_paths_is_for_the_log_alone(error: Exception) -> None:
+    refusal = translate(error)
+    assert refusal.status == 500
+    assert "log has the details" in str(refusal)
+    assert b"/" not in refusal.body()
+
+
+def test_a_full_disk_is_not_asked_again_at_once_and_a_plane_that_will_not_come_has_no_time() -> None:
+    assert translate(library.DiskFull("full", retry_after_s=30)).headers["x-should-retry"] == "false"
+    assert translate(library.DataUnavailable("none", retry_after_s=math.inf)).headers == {}
 
 
 def test_an_unexpected_exception_tells_nothing_of_the_inside() -> None:

@@ -15,6 +15,7 @@ import pytest
 from acu.http.openapi import document
 from acu.http.route import Route
 from tests.acu.http.hostile import request
+from tests.acu.http.library_serving import serving_library
 from tests.acu.http.raw import talk
 from tests.acu.http.serving import serving
 
@@ -42,7 +43,15 @@ async def test_every_route_is_documented_with_its_body_and_its_refusals() -> Non
     assert served["openapi"] == "3.1.0"
     assert set(served["paths"]) == {
         "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models", "/v1/models/{model}", "/healthz",
-        "/readyz", "/metrics", "/acu/v1/status", "/openapi.json",
+        "/readyz", "/metrics", "/acu/v1/status", "/openapi.json", "/v1/files", "/v1/files/{file_id}",
+        "/v1/files/{file_id}/content", "/v1/vector_stores", "/v1/vector_stores/{vector_store_id}",
+        "/v1/vector_stores/{vector_store_id}/search", "/v1/vector_stores/{vector_store_id}/files",
+        "/v1/vector_stores/{vector_store_id}/files/{file_id}",
+        "/v1/vector_stores/{vector_store_id}/files/{file_id}/content",
+        "/v1/vector_stores/{vector_store_id}/file_batches",
+        "/v1/vector_stores/{vector_store_id}/file_batches/{batch_id}",
+        "/v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/cancel",
+        "/v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/files",
     }  # fmt: skip
     chat = served["paths"]["/v1/chat/completions"]["post"]
     assert chat["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ChatBody"}
@@ -61,6 +70,32 @@ async def test_the_headers_that_clients_pace_themselves_by_are_documented() -> N
             assert response["headers"]["x-ratelimit-remaining-requests"]["schema"] == {"type": "integer"}
             assert response["headers"]["x-ratelimit-reset-tokens"]["schema"] == {"type": "string"}
     assert "headers" not in served["paths"]["/v1/models"]["get"]["responses"]["200"]
+
+
+async def test_parameters_and_forms_are_documented_by_what_reads_them() -> None:
+    paths = (await fetch())["paths"]
+    listed = paths["/v1/vector_stores/{vector_store_id}/files"]["get"]["parameters"]
+    told = {(parameter["in"], parameter["name"]): parameter for parameter in listed}
+    assert told["path", "vector_store_id"]["required"] is True
+    assert told["query", "limit"]["schema"] == {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}
+    assert told["query", "after"] == {
+        "name": "after",
+        "in": "query",
+        "required": False,
+        "schema": {"type": "string", "minLength": 1, "maxLength": 128},
+    }
+    assert set(told["query", "filter"]["schema"]["enum"]) == {"in_progress", "completed", "failed", "cancelled"}
+    both = paths["/v1/vector_stores/{vector_store_id}/files/{file_id}"]["get"]["parameters"]
+    assert [parameter["name"] for parameter in both[:2]] == ["vector_store_id", "file_id"]
+    upload = paths["/v1/files"]["post"]
+    assert upload["requestBody"]["content"] == {
+        "multipart/form-data": {"schema": {"$ref": "#/components/schemas/FileForm"}}
+    }
+    assert {"408", "413", "415", "503", "507"} <= set(upload["responses"])
+    form = (await fetch())["components"]["schemas"]["FileForm"]
+    assert form["properties"]["file"]["format"] == "binary"
+    assert set(form["properties"]) == {"file", "purpose", "expires_after[anchor]", "expires_after[seconds]"}
+    assert set(form["required"]) == {"file", "purpose"}
 
 
 async def test_every_reference_leads_somewhere() -> None:
@@ -90,7 +125,7 @@ def test_a_status_that_nobody_explained_cannot_be_documented() -> None:
 async def test_schemathesis_finds_no_server_error_and_nothing_undocumented(tmp_path: Path) -> None:
     """Left out is `positive_data_acceptance`: that a tool's message needs its call's id is no matter of types."""
     file = tmp_path / "openapi.json"
-    async with serving() as served:
+    async with serving_library(tmp_path) as served:
         reply = await talk(served, iter([request(method="GET", path="/openapi.json")]))
         told = msgspec.json.decode(reply.body)
         # Names of models that are served, or every valid request would end with 404.

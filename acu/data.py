@@ -1,0 +1,193 @@
+"""Data: the data plane and the library as the daemon has them.
+
+They are opened at the start if the folder of data exists, else when somebody first asks for the library: a daemon that nobody
+gives anything to keep takes no memory for it. Opening takes place in threads and tasks, beside everything else. One that
+fails (the folder is in use, damaged, on a full disk) is logged, told to whoever asks, and tried again for the next who asks,
+after a pause.
+
+End: the library's tasks are cancelled, then library, extractor and data plane are closed, in this order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from acu.config import AcuConfig
+from agentflow.errors import AgentFlowError, Refused
+from agentflow.library.refusals import DataUnavailable
+from dataplane.errors import DataPlaneError
+
+if TYPE_CHECKING:
+    from agentflow.library.extraction import Extractor
+    from agentflow.library.library import Library
+    from agentflow.service import Service
+    from dataplane import DataPlane
+
+RETRY_S = 5.0
+
+log = logging.getLogger("acu.data")
+
+
+class Data:
+    """Made and used on the event loop. `embedder` names the model that makes the library's vectors; None: there is none."""
+
+    def __init__(self, config: AcuConfig, service: Service, embedder: str | None) -> None:
+        self._config = config
+        self._service = service
+        self._embedder = embedder
+        self._folder = Path(config.data_plane.path)
+        self._tasks: asyncio.TaskGroup | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._own: asyncio.Task[None] | None = None
+        self._closing = False
+        self._failed_at = -math.inf
+        self.failure: str | None = None
+        self.plane: DataPlane | None = None
+        self._extractor: Extractor | None = None
+        self._library: Library | None = None
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Begin to open what is there already; returns at once."""
+        self._tasks = tasks
+        if self._folder.is_dir():
+            self._begin()
+
+    def _begin(self) -> asyncio.Task[None]:
+        """The task that opens everything; one at a time."""
+        if self._opening is None:
+            assert self._tasks is not None
+            self._opening = self._tasks.create_task(self._open())
+        return self._opening
+
+    async def library(self) -> Library:
+        """The library, opened if it is not. Raises DataUnavailable with the reason, and when to ask again."""
+        if self._library is None and self._embedder is not None:
+            if self._closing:
+                raise DataUnavailable("The daemon is shutting down.", retry_after_s=5.0)
+            if time.monotonic() - self._failed_at > RETRY_S:
+                await asyncio.shield(self._begin())
+        if self._library is not None:
+            return self._library
+        if self._embedder is None:
+            raise DataUnavailable(
+                "This daemon serves no embedding model, which files and vector stores need: configure models.embed.",
+                retry_after_s=math.inf,
+            )
+        raise DataUnavailable(f"The data plane is not available: {self.failure}", retry_after_s=RETRY_S)
+
+    async def _open(self) -> None:
+        """Open data plane and library; what fails is noted."""
+        began = time.monotonic()
+        try:
+            await self._open_plane()
+            if self._embedder is not None:
+                await self._open_library(self._embedder)
+        except (DataPlaneError, AgentFlowError, OSError, ImportError) as error:
+            self._fail(str(error), error)
+            self._opening = None
+        else:
+            self.failure = None
+            log.info(
+                "data plane open", extra={"folder": str(self._folder), "ms": round(1000 * (time.monotonic() - began))}
+            )
+
+    def _fail(self, why: str, error: BaseException) -> None:
+        """Chat goes on without a data plane."""
+        self._failed_at = time.monotonic()
+        self.failure = why
+        log.error("the data plane is not available", extra={"why": why}, exc_info=error)
+
+    async def _open_plane(self) -> None:
+        if self.plane is None:
+            plane = await asyncio.to_thread(_data_plane)
+            self.plane = await plane.open(self._config.data_plane)
+
+    async def _open_library(self, embedder: str) -> None:
+        assert self.plane is not None
+        assert self._tasks is not None
+        parts = await asyncio.to_thread(_library_parts)
+        try:
+            tokenizer = await self._service.tokenizer(embedder)
+        except Refused as error:
+            raise DataUnavailable(str(error), retry_after_s=error.retry_after_s) from error
+        special = len(tokenizer.encode("", add_special_tokens=True))
+        self._extractor = self._extractor or parts.extractor()
+        library = await parts.library.open(
+            self.plane,
+            self.plane.state,
+            self._folder / "library",
+            parts.embedder(self._service, embedder, tokenizer.spans, special),
+            self._extractor,
+            self._config.library,
+        )
+        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._own = self._tasks.create_task(self._run(library, started))
+        await started
+        self._library = library
+
+    async def _run(self, library: Library, started: asyncio.Future[None]) -> None:
+        """The library's background work, in a group of its own that `close` cancels."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await library.start(tasks)
+                started.set_result(None)
+                await asyncio.Event().wait()
+        except Exception as error:  # noqa: BLE001 - a defect there must not end the daemon
+            self._fail(f"the library failed, and needs a restart of the daemon: {error!r}", error)
+            self._library, self._closing = None, True
+            if not started.done():
+                started.set_exception(DataUnavailable(str(error), retry_after_s=RETRY_S))
+
+    async def close(self) -> None:
+        """Close everything that is open; wait for an opening that goes on. Idempotent."""
+        self._closing = True
+        if self._opening is not None:
+            await asyncio.gather(self._opening, return_exceptions=True)
+        if self._own is not None:
+            self._own.cancel()
+            await asyncio.gather(self._own, return_exceptions=True)
+        if self._library is not None:
+            await self._library.close()
+        if self._extractor is not None:
+            await asyncio.to_thread(self._extractor.close)
+        if self.plane is not None:
+            await self.plane.close()
+        self._library = self.plane = self._extractor = None
+
+    def status(self) -> dict[str, Any]:
+        """The data plane's part of /acu/v1/status."""
+        if self.plane is None:
+            state = "failed" if self.failure else ("opening" if self._opening is not None else "not used yet")
+            return {"state": state, "folder": str(self._folder), "why": self.failure}
+        found: dict[str, Any] = msgspec.to_builtins(self.plane.status())
+        return {"state": "open", "folder": str(self._folder), "why": self.failure, **found}
+
+
+class _Parts:
+    """The classes of the library, which bring everything heavy with them."""
+
+    def __init__(self) -> None:
+        from agentflow.library.embedder import Embedder
+        from agentflow.library.extraction import Extractor
+        from agentflow.library.library import Library
+
+        self.embedder = Embedder
+        self.extractor = Extractor
+        self.library = Library
+
+
+def _library_parts() -> _Parts:
+    return _Parts()
+
+
+def _data_plane() -> type[DataPlane]:
+    from dataplane import DataPlane
+
+    return DataPlane

@@ -1,0 +1,184 @@
+"""Uploaded files: what is kept, what is refused, and what a crash leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from agentflow.errors import InvalidRequest
+from agentflow.library.errors import FileTooLarge
+from agentflow.library.records import FileRecord
+from agentflow.library.refusals import NotStored, QuotaExceeded
+from agentflow.library.values import PURPOSES, PageRequest
+from tests.agentflow.library.libraries import TENANT, Desk, opened
+
+
+async def test_an_upload_becomes_a_file_that_only_its_owner_can_read(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        file = await desk.upload(b"\x00\x01bytes", "data.bin", purpose="user_data")
+        assert (file.filename, file.purpose, file.bytes, file.expires_at) == ("data.bin", "user_data", 7, None)
+        assert len(file.id) >= len("file-") + 24
+        assert abs(file.created_at - time.time()) < 60
+        path = desk.library.file_path(TENANT, file.id)
+        assert path.read_bytes() == b"\x00\x01bytes"
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        assert TENANT not in str(path.relative_to(tmp_path))
+        assert list((tmp_path / "uploads").iterdir()) == []
+        assert await desk.library.file(TENANT, file.id) == file
+
+
+@pytest.mark.parametrize("purpose", PURPOSES)
+async def test_every_purpose_of_openais_is_taken(tmp_path: Path, purpose: str) -> None:
+    async with opened(tmp_path) as desk:
+        assert (await desk.upload("x", purpose=purpose)).purpose == purpose
+
+
+@pytest.mark.parametrize(
+    ("content", "filename", "more", "param"),
+    [
+        ("x", "a.md", {"purpose": "fun"}, "purpose"),
+        ("x", "a.md", {"expires_after_s": 3599}, "expires_after.seconds"),
+        ("x", "a.md", {"expires_after_s": 2_592_001}, "expires_after.seconds"),
+        ("", "a.md", {}, "file"),
+        ("x", "", {}, "file"),
+        ("x", "..", {}, "file"),
+        ("x", "dir/", {}, "file"),
+        ("x", "a\0b", {}, "file"),
+        ("x", "\ud800.md", {}, "file"),
+        ("x", "n" * 513, {}, "file"),
+    ],
+)
+async def test_what_cannot_be_a_file_is_refused_and_leaves_nothing(
+    tmp_path: Path, content: str, filename: str, more: dict[str, object], param: str
+) -> None:
+    async with opened(tmp_path) as desk:
+        with pytest.raises(InvalidRequest) as refused:
+            await desk.upload(content, filename, **more)
+        assert refused.value.param == param
+        assert _on_disk(desk) == []
+        assert (await desk.library.files(TENANT, PageRequest())).data == ()
+
+
+@pytest.mark.parametrize("filename", ["/etc/passwd", "..\\..\\passwd", "a/../passwd", " passwd "])
+async def test_of_a_path_only_the_name_is_kept(tmp_path: Path, filename: str) -> None:
+    async with opened(tmp_path) as desk:
+        assert (await desk.upload("x", filename)).filename == "passwd"
+
+
+async def test_a_file_over_the_limit_is_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path, max_file_mb=1) as desk:
+        assert desk.library.max_file_bytes == 1 << 20
+        with pytest.raises(FileTooLarge, match="1,048,577 bytes, and 1,048,576 are the most"):
+            await desk.upload(b"x" * ((1 << 20) + 1))
+        assert (await desk.upload(b"x" * (1 << 20))).bytes == 1 << 20
+
+
+async def test_quotas_hold_for_each_tenant_also_against_uploads_at_once(tmp_path: Path) -> None:
+    async with opened(tmp_path, max_tenant_mb=1, max_tenant_files=3) as desk:
+        half = b"x" * (1 << 19)
+        done = await asyncio.gather(*(desk.upload(half) for _ in range(4)), return_exceptions=True)
+        assert sorted(type(one).__name__ for one in done) == [
+            "FileObject",
+            "FileObject",
+            "QuotaExceeded",
+            "QuotaExceeded",
+        ]
+        with pytest.raises(QuotaExceeded, match="do not fit"):
+            desk.library.new_upload(TENANT)
+        await desk.upload(half, tenant="rival")
+        kept = next(one for one in done if not isinstance(one, BaseException))
+        await desk.library.delete_file(TENANT, kept.id)
+        await desk.upload("small")
+        await desk.upload("smaller")
+        with pytest.raises(QuotaExceeded, match="3 files, which is the most"):
+            desk.library.new_upload(TENANT)
+
+
+async def test_a_deleted_file_is_gone_from_disk_and_from_every_store(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        file, other = await desk.upload("The fox of the first file."), await desk.upload("The fox of the second.")
+        stores = [await desk.store(file.id, other.id) for _ in range(2)]
+        path = desk.library.file_path(TENANT, file.id)
+        await desk.library.delete_file(TENANT, file.id)
+        assert not path.exists()
+        with pytest.raises(NotStored):
+            await desk.library.file(TENANT, file.id)
+        for store in stores:
+            assert [hit.file_id for hit in await desk.search(store, "fox")] == [other.id]
+            assert (await desk.counts(store)).total == 1
+            assert desk.rows(store) == 1
+            with pytest.raises(NotStored):
+                await desk.library.store_file(TENANT, store, file.id)
+        with pytest.raises(NotStored):
+            await desk.library.delete_file(TENANT, file.id)
+
+
+async def test_files_are_listed_by_time_in_parts_and_by_purpose(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        ids = [(await desk.upload("x", purpose=("batch", "vision")[n % 2])).id for n in range(7)]
+        files = desk.library.files
+
+        async def listed(**more: object) -> tuple[list[str], bool]:
+            page = await files(TENANT, PageRequest(**more))  # type: ignore[arg-type]
+            return [one.id for one in page.data], page.has_more
+
+        assert await listed() == (ids[::-1], False)
+        assert await listed(order="asc", limit=3) == (ids[:3], True)
+        assert await listed(order="asc", limit=3, after=ids[2]) == (ids[3:6], True)
+        assert await listed(order="asc", limit=3, after=ids[5]) == (ids[6:], False)
+        assert await listed(limit=3, after=ids[2]) == ([ids[1], ids[0]], False)
+        assert await listed(limit=2, before=ids[2]) == ([ids[4], ids[3]], True)
+        assert await listed(limit=10, after=ids[5], before=ids[2]) == ([ids[4], ids[3]], False)
+        by_purpose = await files(TENANT, PageRequest(order="asc"), "vision")
+        assert [one.id for one in by_purpose.data] == ids[1::2]
+        with pytest.raises(InvalidRequest, match="from 1 to 10000"):
+            await listed(limit=10_001)
+
+
+async def test_an_expired_file_is_not_there_and_its_bytes_go(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        file = await desk.upload("The fox.", expires_after_s=3600)
+        assert file.expires_at == file.created_at + 3600
+        store = await desk.store(file.id)
+        path = desk.library.file_path(TENANT, file.id)
+        stored = await desk.state.get(TENANT, "file", file.id)
+        assert stored is not None
+        record = msgspec.json.decode(stored.value, type=FileRecord)
+        aged = msgspec.structs.replace(record, expires_ms=int(time.time() * 1000) - 1)
+        await desk.state.put(TENANT, "file", file.id, msgspec.json.encode(aged))
+    async with opened(tmp_path) as desk:
+        with pytest.raises(NotStored):
+            await desk.library.file(TENANT, file.id)
+        await desk.library.sweep()
+        assert not path.exists()
+        assert await desk.search(store, "fox") == ()
+        assert await desk.state.get(TENANT, "file", file.id) is None
+
+
+async def test_a_start_removes_uploads_that_broke_off_and_bytes_without_a_record(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        file = await desk.upload("kept")
+        place = desk.library.file_path(TENANT, file.id)
+        place.with_name("file-lost").write_text("no record knows me")
+        desk.library.new_upload(TENANT).write_text("half of")
+    async with opened(tmp_path) as desk:
+        assert _on_disk(desk) == [place]
+        assert place.read_text() == "kept"
+
+
+async def test_a_file_whose_record_cannot_be_stored_leaves_no_bytes(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        await desk.upload("before")
+        await desk.plane.writer.close()
+        with pytest.raises(Exception, match="clos"):
+            await desk.upload("after")
+        assert len(_on_disk(desk)) == 1
+
+
+def _on_disk(desk: Desk) -> list[Path]:
+    return [path for part in ("uploads", "files") for path in (desk.folder / part).rglob("*") if not path.is_dir()]

@@ -1,0 +1,257 @@
+"""The library from end to end: files go in, passages come out, and nobody sees what is another's."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from agentflow.errors import ContextLengthExceeded, InvalidRequest
+from agentflow.library.refusals import EmbedderChanged, NotStored
+from agentflow.library.values import Attachment, NewStore, PageRequest
+from tests.agentflow.library.libraries import TENANT, opened
+from tests.agentflow.library.pdf_files import pdf
+
+FOX = "The quick brown fox jumps over the lazy dog. " * 3
+TIDE = "Spring tides come when the sun and the moon pull in one line. " * 3
+
+
+async def test_a_passage_of_a_markdown_file_and_one_of_a_pdf_are_found(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        notes = await desk.upload(f"# Animals\n\n{FOX}")
+        paper = await desk.upload(pdf(["Spring tides come when sun and moon pull in one line."]), "tides.pdf")
+        store = await desk.store(notes.id, paper.id)
+        assert await desk.counts(store) == (await desk.library.store(TENANT, store)).file_counts
+        assert (await desk.counts(store)).completed == 2
+        first = (await desk.search(store, "sun and moon pull"))[0]
+        assert (first.file_id, first.filename) == (paper.id, "tides.pdf")
+        assert "moon pull in one line" in first.text
+        assert 0.3 < first.score <= 1.0
+        assert (await desk.search(store, "quick brown fox jumps"))[0].file_id == notes.id
+
+
+async def test_the_text_of_a_chunk_finds_it_with_a_score_of_one(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        text = "A sentence of its own kind."
+        store = await desk.store((await desk.upload(text)).id, (await desk.upload(FOX)).id)
+        for ranker in ("auto", "none", "default-2024-11-15"):
+            best = (await desk.search(store, text, ranker=ranker))[0]
+            assert best.text == text
+            assert best.score == pytest.approx(1.0, abs=1e-5)
+
+
+async def test_a_threshold_leaves_out_what_is_not_near(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        text = "A sentence of its own kind."
+        store = await desk.store((await desk.upload(text)).id, (await desk.upload(FOX)).id)
+        assert len(await desk.search(store, text)) == 2
+        assert [hit.text for hit in await desk.search(store, text, score_threshold=0.9)] == [text]
+        assert await desk.search(store, "zzz qqq", score_threshold=1.0) == ()
+
+
+async def test_the_full_text_finds_a_word_that_vectors_pass_over(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        long = "Many words about many things that have nothing to do with it. " * 10
+        needle = await desk.upload(long + "E4711")
+        others = [await desk.upload(f"error code number {n}") for n in range(20)]
+        store = await desk.store(needle.id, *(one.id for one in others))
+        by_vector = await desk.search(store, "error code E4711", max_num_results=3, ranker="none")
+        assert needle.id not in [hit.file_id for hit in by_vector]
+        fused = await desk.search(store, "E4711", max_num_results=3)
+        assert needle.id in [hit.file_id for hit in fused]
+
+
+async def test_several_queries_are_answered_as_one(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        fox, tide = await desk.upload(FOX), await desk.upload(TIDE)
+        filler = [await desk.upload(f"filler {n} {'abcdefghij'[n] * 40}") for n in range(8)]
+        store = await desk.store(fox.id, tide.id, *(one.id for one in filler))
+        found = await desk.search(store, "the quick brown fox", "the sun and the moon", max_num_results=2)
+        assert {hit.file_id for hit in found} == {fox.id, tide.id}
+
+
+async def test_filters_choose_by_the_attributes_that_a_file_has_now(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        store = await desk.store()
+        english, french = await desk.upload(FOX), await desk.upload(FOX)
+        await desk.attach(store, english.id, attributes={"lang": "en", "year": 2020, "draft": False})
+        await desk.attach(store, french.id, attributes={"lang": "fr", "year": 1999})
+
+        async def found(filters: object) -> set[str]:
+            return {hit.file_id for hit in await desk.search(store, "fox", filters=filters)}
+
+        assert await found({"type": "eq", "key": "lang", "value": "fr"}) == {french.id}
+        assert await found({"type": "gte", "key": "year", "value": 2000}) == {english.id}
+        before = len(desk.ended)
+        changed = await desk.library.update_attributes(TENANT, store, french.id, {"lang": "de"})
+        assert changed.attributes == {"lang": "de"}
+        assert len(desk.ended) == before  # nothing was embedded anew
+        assert await found({"type": "eq", "key": "lang", "value": "fr"}) == set()
+        assert await found({"type": "eq", "key": "lang", "value": "de"}) == {french.id}
+        (hit,) = await desk.search(store, "fox", filters={"type": "eq", "key": "lang", "value": "de"})
+        assert hit.attributes == {"lang": "de"}
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"filters": {"type": "near", "key": "a", "value": 1}}, "filters.type"),
+        (
+            {"filters": {"type": "and", "filters": [{"type": "gt", "key": "a", "value": "x"}]}},
+            "filters.filters[0].value",
+        ),
+        ({"filters": [1]}, "filters"),
+        ({"max_num_results": 0}, "max_num_results"),
+        ({"max_num_results": 51}, "max_num_results"),
+        ({"score_threshold": 1.5}, "ranking_options.score_threshold"),
+        ({"score_threshold": float("nan")}, "ranking_options.score_threshold"),
+    ],
+)
+async def test_a_wrong_search_is_refused_and_the_field_named(
+    tmp_path: Path, more: dict[str, object], param: str
+) -> None:
+    async with opened(tmp_path) as desk:
+        store = await desk.store()
+        with pytest.raises(InvalidRequest) as refused:
+            await desk.search(store, "x", **more)
+        assert refused.value.param == param
+
+
+@pytest.mark.parametrize("queries", [(), ("",), ("a", " \n"), ("\ud800",), ("x",) * 17])
+async def test_queries_that_cannot_be_are_refused(tmp_path: Path, queries: tuple[str, ...]) -> None:
+    async with opened(tmp_path) as desk:
+        store = await desk.store()
+        with pytest.raises(InvalidRequest) as refused:
+            await desk.search(store, *queries)
+        assert refused.value.param == "query"
+
+
+async def test_a_query_longer_than_the_embedder_takes_is_refused_as_such(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        store = await desk.store()
+        with pytest.raises(ContextLengthExceeded) as refused:
+            await desk.search(store, "x" * 9000)
+        assert refused.value.param == "query"
+
+
+async def test_an_empty_store_finds_nothing(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        assert await desk.search(await desk.store(), "anything") == ()
+
+
+@pytest.mark.parametrize(
+    "foreign", ["vs_0", "", "\0", "\ud800", "../../etc/passwd", "a/b", "x" * 40_000], ids=lambda text: repr(text)[:12]
+)
+async def test_ids_of_any_form_are_not_stored(tmp_path: Path, foreign: str) -> None:
+    async with opened(tmp_path) as desk:
+        library = desk.library
+        file = await desk.upload(FOX)
+        store = await desk.store(file.id)
+        calls = [
+            library.file(TENANT, foreign),
+            library.delete_file(TENANT, foreign),
+            library.files(TENANT, PageRequest(after=foreign)) if foreign else library.file(TENANT, foreign),
+            library.store(TENANT, foreign),
+            library.delete_store(TENANT, foreign),
+            library.attach(TENANT, foreign, Attachment(file_id=file.id)),
+            library.attach(TENANT, store, Attachment(file_id=foreign)),
+            library.create_store(TENANT, NewStore(file_ids=(foreign,))),
+            library.store_file(TENANT, store, foreign),
+            library.detach(TENANT, store, foreign),
+            library.content(TENANT, store, foreign),
+            library.batch(TENANT, store, foreign),
+            library.cancel_batch(TENANT, store, foreign),
+            library.update_attributes(TENANT, store, foreign, {}),
+            desk.search(foreign, "x"),
+        ]
+        for call in calls:
+            with pytest.raises(NotStored):
+                await call
+        with pytest.raises(NotStored):
+            library.file_path(TENANT, foreign)
+
+
+async def test_a_second_tenant_sees_nothing_and_is_told_the_same_as_of_what_nobody_has(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        library, other = desk.library, "rival"
+        file = await desk.upload(FOX)
+        store = await desk.store(file.id)
+        batch = await library.create_batch(TENANT, store, (Attachment(file_id=file.id),))
+        await desk.idle()
+        mine = await desk.store(tenant=other)
+        for call, id_ in [
+            (lambda id_: library.file(other, id_), file.id),
+            (lambda id_: library.delete_file(other, id_), file.id),
+            (lambda id_: library.store(other, id_), store),
+            (lambda id_: library.delete_store(other, id_), store),
+            (lambda id_: desk.search(id_, "fox", tenant=other), store),
+            (lambda id_: library.attach(other, mine, Attachment(file_id=id_)), file.id),
+            (lambda id_: library.batch(other, mine, id_), batch.id),
+        ]:
+            with pytest.raises(NotStored) as theirs:
+                await call(id_)
+            unknown = id_[:-4] + "0000"
+            with pytest.raises(NotStored) as nobodys:
+                await call(unknown)
+            assert str(theirs.value) == str(nobodys.value).replace(unknown, id_)
+        assert (await library.files(other, PageRequest())).data == ()
+        assert [one.id for one in (await library.stores(other, PageRequest())).data] == [mine]
+        assert await desk.search(mine, "fox", tenant=other) == ()
+        assert len(await desk.search(store, "fox")) == 1
+
+
+async def test_a_store_of_another_embedding_model_says_so(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        file = await desk.upload(FOX)
+        store = await desk.store(file.id)
+    async with opened(tmp_path, model="other-embed") as desk:
+        with pytest.raises(EmbedderChanged, match="'bytes-embed', and 'other-embed' is served now"):
+            await desk.search(store, "fox")
+        with pytest.raises(EmbedderChanged):
+            await desk.library.attach(TENANT, store, Attachment(file_id=file.id))
+        await desk.library.delete_store(TENANT, store)
+
+
+async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        file = await desk.upload(FOX, expires_after_s=7200)
+        store = await desk.store(name="things", metadata={"a": "b"}, expires_after_days=3)
+        await desk.attach(store, file.id, attributes={"n": 5, "x": 1.5, "s": "t", "b": True})
+        batch = await desk.library.create_batch(TENANT, store, (Attachment(file_id=(await desk.upload(TIDE)).id),))
+        await desk.idle()
+        before = [
+            await desk.library.file(TENANT, file.id),
+            await desk.library.store(TENANT, store),
+            await desk.library.store_files(TENANT, store, PageRequest()),
+            await desk.library.batch(TENANT, store, batch.id),
+            await desk.library.content(TENANT, store, file.id),
+        ]
+        found = await desk.search(store, "fox")
+    async with opened(tmp_path) as desk:
+        after = [
+            await desk.library.file(TENANT, file.id),
+            await desk.library.store(TENANT, store),
+            await desk.library.store_files(TENANT, store, PageRequest()),
+            await desk.library.batch(TENANT, store, batch.id),
+            await desk.library.content(TENANT, store, file.id),
+        ]
+        assert after == before
+        assert repr((await desk.library.store_file(TENANT, store, file.id)).attributes["n"]) == "5"
+        assert await desk.search(store, "fox") == found
+        assert desk.library.file_path(TENANT, file.id).read_text() == FOX
+
+
+async def test_a_change_is_done_whole_if_its_caller_leaves(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        for _ in range(5):
+            call = asyncio.ensure_future(desk.library.create_store(TENANT, NewStore(name="left")))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            call.cancel()
+            await asyncio.wait([call])
+        await desk.library._changes.close()
+        there = await desk.library.stores(TENANT, PageRequest())
+        assert len(there.data) == 5
+    async with opened(tmp_path) as desk:
+        assert await desk.library.stores(TENANT, PageRequest()) == there
