@@ -150,11 +150,11 @@ class Data:
         self._closing = True
         if self._opening is not None:
             await asyncio.gather(self._opening, return_exceptions=True)
+        if self._library is not None:
+            await self._library.close()
         if self._own is not None:
             self._own.cancel()
             await asyncio.gather(self._own, return_exceptions=True)
-        if self._library is not None:
-            await self._library.close()
         if self._extractor is not None:
             await asyncio.to_thread(self._extractor.close)
         if self.plane is not None:
@@ -166,8 +166,8 @@ class Data:
         if self.plane is None:
             state = "failed" if self.failure else ("opening" if self._opening is not None else "not used yet")
             return {"state": state, "folder": str(self._folder), "why": self.failure}
-        found: dict[str, Any] = msgspec.to_builtins(self.plane.status())
-        return {"state": "open", "folder": str(self._folder), "why": self.failure, **found}
+        plane = msgspec.to_builtins(self.plane.status())
+        return {"state": "open", "folder": str(self._folder), "why": self.failure, "plane": plane}
 
 
 class _Parts:
@@ -188,6 +188,7 @@ def _library_parts() -> _Parts:
 
 
 def _data_plane() -> type[DataPlane]:
+    logging.getLogger("faiss.loader").setLevel(logging.WARNING)  # it tells of each build of itself that it does not find
     from dataplane import DataPlane
 
     return DataPlane

@@ -17,13 +17,14 @@ Beside it lies the marker of a restore that has not ended.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from dataplane import archive_source as source
-from dataplane.archive_source import BOX
+from dataplane.archive_source import BOX, Source
 from dataplane.errors import Conflict, Damaged
 from dataplane.manifest import Manifest, Shelf, Stored
 from dataplane.rocks import Batch, Rocks
@@ -107,10 +108,14 @@ def save(rocks: Rocks, position: Position) -> None:
 
 def backlog(rocks: Rocks) -> Backlog:
     """What is not archived yet. Reads only the names and numbers of the collections."""
-    position = load(rocks)
+    return behind(load(rocks), source.read_meta(rocks)[1])
+
+
+def behind(position: Position | None, sources: Iterable[Source]) -> Backlog:
+    """What is not archived yet of collections, where the archive is at `position`. Reads nothing."""
     reached = {(one.tenant, one.number): one for one in position.reached} if position else {}
     rows = size = 0
-    for found in source.read_meta(rocks)[1]:
+    for found in sources:
         one = reached.get((found.tenant, found.record.number))
         changes = max(0, found.seq - (one.seq if one else 0))
         rows += changes

@@ -13,11 +13,11 @@ place may be given, which RocksDB's tables and finished shards are; the rest of 
 the data plane removes or replaces later stays in the backup. A link does not protect from a broken disk: for that, the target is
 a folder on another one, and everything is copied.
 
-Ordering. The other files are linked first, then the checkpoint is made beside the database, so the checkpoint is at least as
-new as they are. All is put together in a hidden folder beside the target, hashed, fsynced, and renamed at the end.
-`restore` does the same on the way back. So the final name stands for a whole backup (or data directory) or for nothing,
-also after a crash or on a full disk. A hidden folder that a killed process left is removed by the next backup or restore to
-the same place; one that is in use is locked (flock), and refused.
+Ordering. The other files are linked first, then the checkpoint is made, both in a folder beside the database: so the checkpoint
+is at least as new as they are, by moments. Then, which may take long, all is put together in a hidden folder beside the
+target, hashed, fsynced, and renamed at the end. `restore` does the same on the way back. So the final name stands for a
+whole backup (or data directory) or for nothing, also after a crash or on a full disk. A hidden folder that a killed process
+left is removed by the next backup or restore to the same place; one that is in use is locked (flock), and refused.
 
 All calls block for as long as reading everything takes: run them in a thread. None holds the GIL for long.
 """
@@ -105,15 +105,13 @@ def back_up(
         _check_name(name)
         if PurePosixPath(name).parts[0] in {MANIFEST, ROCKS}:
             raise InvalidInput(f"{name!r} is a name of the backup's own.", param="files")
-    with _hidden(target) as building:
+    with _hidden(target) as building, claimed(data_dir / ".tmp-checkpoint") as staged:
         for name, source in files.items():
-            _link_or_copy(source, building / name)
-        with _claimed(data_dir / ".tmp-checkpoint") as claimed:
-            checkpoint = claimed / ROCKS
-            rocks.flush()  # a checkpoint flushes too, but holds the GIL meanwhile
-            rocks.checkpoint(checkpoint)
-            for path in sorted(checkpoint.iterdir()):
-                _link_or_copy(path, building / ROCKS / path.name)
+            link_or_copy(source, staged / name)
+        rocks.flush()  # a checkpoint flushes too, but holds the GIL meanwhile
+        rocks.checkpoint(staged / ROCKS)
+        for name in _names(staged):
+            link_or_copy(staged / name, building / name)
         manifest = _describe(building, progress)
         content = msgspec.json.encode(manifest)
         sealed = _Sealed(hashlib.sha256(content).hexdigest(), msgspec.Raw(content))
@@ -178,12 +176,12 @@ def _hidden(target: Path) -> Iterator[Path]:
     _check_target(target)
     with storage_errors(target.parent):
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _claimed(target.parent / f".tmp-{target.name}") as folder:
+    with claimed(target.parent / f".tmp-{target.name}") as folder:
         yield folder
 
 
 @contextlib.contextmanager
-def _claimed(folder: Path) -> Iterator[Path]:
+def claimed(folder: Path) -> Iterator[Path]:
     """`folder`, empty and ours alone: its lock dies with the process. Removed at the end, if it still has this name."""
     with storage_errors(folder):
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -262,7 +260,8 @@ def _sync_file(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _link_or_copy(source: Path, target: Path) -> None:
+def link_or_copy(source: Path, target: Path) -> None:
+    """A hard link where the file system is the same, else a copy. Makes the folder. Raises NotFound, StorageFull."""
     with storage_errors(target):
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:

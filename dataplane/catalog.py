@@ -3,7 +3,8 @@
 In the family `meta`, after the tenant:
 
     "c" + name      CollectionRecord
-    "n"             the next collection's number: numbers are never used again
+    "n"             the next collection's number: numbers are never used again. The first is the time of day in seconds, so
+                    that those of a tenant that was erased do not come again either
     "s" + number    the collection's last sequence number
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 
 from dataplane import keys, records
 from dataplane.collection import Collection
-from dataplane.errors import AlreadyExists, NotFound
+from dataplane.errors import AlreadyExists, Conflict, NotFound
 from dataplane.records import CollectionRecord
 from dataplane.rocks import Rocks
 from dataplane.rows import CollectionSpec
@@ -46,7 +47,7 @@ class Create(Command):
         if draft.get("meta", self._key) is not None:
             raise AlreadyExists(f"there is a collection {self._name!r} already.")
         stored = draft.get("meta", self._tenant + b"n")
-        number = 1 if stored is None else int.from_bytes(stored, "big")
+        number = self._now_ms // 1000 if stored is None else int.from_bytes(stored, "big")
         record = CollectionRecord(
             self._name, number, self._spec.dimensions, self._spec.metric, self._now_ms, self._spec.text
         )
@@ -74,3 +75,18 @@ class Drop(Command):
 
     def publish(self) -> None:
         self._collection.dropped = True
+
+
+class Forget(Command):
+    """Remove what is left of a tenant whose collections are dropped: its names and numbers, and what no name leads to."""
+
+    alone = True
+
+    def __init__(self, tenant: str) -> None:
+        self._tenant = keys.tenant_prefix(tenant)
+
+    def draft(self, draft: Draft) -> None:
+        if draft.has_prefix("meta", self._tenant + b"c"):
+            raise Conflict("the tenant has made a collection meanwhile: take its keys away, and erase it again.")
+        for family in ("meta", *ROW_FAMILIES):
+            draft.delete_prefix(family, self._tenant)

@@ -33,8 +33,8 @@ class ColdConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     folder: Annotated[
         str,
         Meta(
-            description="Local folder for the archive while no bucket is given; best on another disk. auto: the folder "
-            "`cold` beside the rows.",
+            description="Local folder for the archive while no bucket is given; best on another disk. auto: beside the "
+            "data plane's folder, with its name and `-cold`.",
             min_length=1,
         ),
     ] = "auto"

@@ -82,7 +82,8 @@ class Collection:
         self.metric: Metric = record.metric  # type: ignore[assignment]  # checked when it was made
         self.scope = keys.scope(tenant, record.number)
         self.seq_key = keys.tenant_prefix(tenant) + b"s" + keys.number(record.number)
-        self.seq = 0
+        self.seq = 0  # the last number that was given out
+        self.published = 0  # the last change that memory has: what is derived is built up to it
         self.lock = threading.Lock()
         self.readers = Readers()
         self.table = Table(-(-self.dimensions // 64))
@@ -93,6 +94,7 @@ class Collection:
         self.shards = WarmShards(folder)
         self.text: TextFeed | None = None
         self.problems: list[str] = []  # what was found damaged and is being made anew
+        self.damaged: dict[int, str] = {}  # row groups that a search could not read, and why: for the keeper
         self.changed_at = time.monotonic()
         self.search_s = 0.0  # what a search of hot rows took lately
         self.touched: list[Rows] = []  # what searches found, until a command takes it up; on the loop
@@ -102,8 +104,17 @@ class Collection:
 
     def load(self) -> None:
         """Bring memory up to RocksDB. Rows are LOOSE afterwards, or in the delta if they are few."""
+        self._take_in_all()
+        self.shards.open(self.seq)
+        self._take_up_snapshot()
+        if self.record.text:
+            self.text = TextFeed(self.rocks, self.scope, self.folder / "text.sqlite", self._wake)
+            self.text.open(self.seq)
+            self._wake()
+
+    def _take_in_all(self) -> None:
         stored = self.rocks.get("meta", self.seq_key)
-        self.seq = int.from_bytes(stored, "big") if stored else 0
+        self.seq = self.published = int.from_bytes(stored, "big") if stored else 0
         found: list[tuple[int, RowRecord]] = []
         total = 0
         for key, value in self.rocks.scan("rows", self.scope):
@@ -113,12 +124,19 @@ class Collection:
                 total += len(found)
                 found = []
         self._take_in(found, flat=total == 0 and len(found) <= FLAT_ROWS)
-        self.shards.open()
-        self._take_up_snapshot()
-        if self.record.text:
-            self.text = TextFeed(self.rocks, self.scope, self.folder / "text.sqlite", self._wake)
-            self.text.open(self.seq)
-            self._wake()
+
+    def remake(self) -> None:
+        """Make memory anew from RocksDB, without graph and shards. In the writer's thread, while the keeper is held."""
+        made = Collection(self.rocks, self.tenant, self.record, self.folder, self._wake)
+        made._take_in_all()
+        with self.lock:
+            old, (accesses, hours) = self.table.view(), self.table.accessed()
+            slots = made.table.view().slots_of(old.rows)
+            made.table.set_accessed(slots[slots >= 0], accesses[slots >= 0], hours[slots >= 0])
+            self.table, self.attributes, self.delta = made.table, made.attributes, made.delta
+            self.sketcher, self.graph = made.sketcher, None
+            self.problems += made.problems
+        self.readers.wait_for_earlier()
 
     def _take_up_snapshot(self) -> None:
         """Rows that the snapshot's graph has are HOT. A snapshot that is damaged is noted and removed."""
@@ -129,6 +147,12 @@ class Collection:
             snapshot.remove(self.folder)
             return
         if loaded is None:
+            return
+        if loaded.seq > self.seq:
+            self.problems.append(
+                f"the snapshot in {self.folder} knows rows that a loss of power took. It is made anew."
+            )
+            snapshot.remove(self.folder)
             return
         view = self.table.view()
         heated = view.slots_of(loaded.heat[0].astype(np.uint64))
@@ -154,7 +178,11 @@ class Collection:
         if not found:
             return
         numbers = np.array([row for row, _ in found], np.uint64)
-        _, vectors = self.stored_vectors(numbers)
+        have, vectors = self.stored_vectors(numbers)
+        if len(have) < len(numbers):
+            self.problems += [_lost(row) for row in np.setdiff1d(numbers, have).tolist()]
+            found = [entry for entry, there in zip(found, np.isin(numbers, have), strict=True) if there]
+            numbers = have
         slots = self.table.append(
             numbers, [record.id for _, record in found], [record.expires_ms for _, record in found], hour_now()
         )
@@ -183,10 +211,14 @@ class Collection:
             )
 
     def stored_vectors(self, rows: Rows) -> tuple[Rows, Floats]:
-        """The vectors in RocksDB of the rows that it has, and which rows these are."""
-        numbers = rows.tolist()
+        """The vectors in RocksDB of the rows that it has, and which rows these are. One of the wrong length is none."""
+        numbers, size = rows.tolist(), 4 * self.dimensions
         stored = self.rocks.get_many("vectors", [self.scope + keys.number(row) for row in numbers])
-        have = [(row, vector) for row, vector in zip(numbers, stored, strict=True) if vector is not None]
+        have = [
+            (row, vector)
+            for row, vector in zip(numbers, stored, strict=True)
+            if vector is not None and len(vector) == size
+        ]
         vectors = np.frombuffer(b"".join(vector for _, vector in have), "<f4").reshape(-1, self.dimensions)
         return np.array([row for row, _ in have], np.uint64), vectors
 
@@ -198,8 +230,7 @@ class Collection:
             with self.lock:
                 view = self.table.view()
                 inside = view.rows[np.flatnonzero(view.alive & (view.group == group))]
-                if str(error) not in self.problems:
-                    self.problems.append(str(error))
+                self.damaged[group] = str(error)
             return self.stored_vectors(inside)
 
     def row_records(self, rows: Sequence[int]) -> list[RowRecord | None]:
@@ -232,6 +263,7 @@ class Collection:
                     self.table.move(slots, LOOSE)
             if ended:
                 self._end(np.array([end.row for end in ended], np.uint64))
+            self.published = last
             self.changed_at = time.monotonic()
         if self.text is not None:
             added = [] if batch is None else [(first + at, text) for at, text in enumerate(batch.texts) if text]
@@ -247,6 +279,17 @@ class Collection:
         if self.graph is not None:
             for node in view.node[slots[view.place[slots] == HOT]].tolist():
                 self.graph.end(node)
+
+    def leave_out(self, rows: Rows) -> None:
+        """Rows of which no vector was found leave memory: nothing can be compared with them. `verify` goes on to name them.
+
+        Those that are being deleted have no record either, and go by themselves.
+        """
+        lost = [row for row, record in zip(rows.tolist(), self.row_records(rows.tolist()), strict=True) if record]
+        if lost:
+            with self.lock:
+                self._end(np.array(lost, np.uint64))
+            self.problems += [_lost(row) for row in lost]
 
     def sketch(self, slots: Slots, vectors: Floats) -> None:
         """Give rows their sketches. The first rows that get one decide the centre."""
@@ -314,11 +357,10 @@ class Collection:
             )
         ready: Floats = vector.astype(np.float32)
         length = float(np.dot(ready, ready)) ** 0.5
-        if not math.isfinite(length):
-            return self.ready(vector.reshape(1, -1), "vector")[0]
+        if not math.isfinite(length) or (self.metric == "cosine" and not length):
+            checked: Floats = self.ready(vector.reshape(1, -1), "vector")[0]
+            return checked
         if self.metric == "cosine":
-            if not length:
-                return self.ready(vector.reshape(1, -1), "vector")[0]
             ready /= np.float32(length)
         return ready
 
@@ -358,6 +400,10 @@ class Readers:
             self._turn += 1
             while any(turn <= before for turn in self._inside):
                 self._changed.wait()
+
+
+def _lost(row: int) -> str:
+    return f"row {row} has lost its vector. No search for a vector finds it: store it again, or delete it."
 
 
 def hour_now() -> float:

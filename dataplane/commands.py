@@ -143,6 +143,69 @@ class Expire(_Change):
             self._collection.publish(0, self._last, None, self._ended, self._hour)
 
 
+class Mend(_Change):
+    """Have the index lead to every one of `rows` by its id, and take away those of `ids` that lead to no row of theirs.
+
+    Of two rows with one id the later stays, as after an upsert. Result: how many rows ended.
+    """
+
+    def __init__(self, collection: Collection, rows: Sequence[int], ids: Sequence[bytes], now_ms: int) -> None:
+        super().__init__(collection, now_ms)
+        self._rows = rows
+        self._ids = ids
+        self.weight = len(rows) + len(ids)
+
+    def draft(self, draft: Draft) -> int:
+        self._check()
+        scope = self._collection.scope
+        for id_ in self._ids:
+            if draft.get("index", scope + id_) is not None and self._row_of(draft, id_) is None:
+                draft.delete("index", scope + id_)
+        ended = []
+        for row in sorted(self._rows):
+            stored = draft.get("rows", scope + keys.number(row))
+            if stored is None:
+                continue
+            id_ = keys.name(records.decode(RowRecord, stored).id)
+            other = self._row_of(draft, id_)
+            if other is not None and other > row:
+                ended.append(row)
+            elif other != row:
+                draft.put("index", scope + id_, keys.number(row))
+                ended += [] if other is None else [other]
+        if ended:
+            first = self._collection.reserve(len(ended))
+            self._draft_ends(draft, [(first + at, row) for at, row in enumerate(ended)])
+            self._draft_seq(draft)
+        return len(ended)
+
+    def _row_of(self, draft: Draft, id_: bytes) -> int | None:
+        """The row to which the index leads, if it has that id."""
+        number = draft.get("index", self._collection.scope + id_)
+        stored = None if number is None else draft.get("rows", self._collection.scope + number)
+        if number is None or stored is None or keys.name(records.decode(RowRecord, stored).id) != id_:
+            return None
+        return int.from_bytes(number, "big")
+
+    def publish(self) -> None:
+        if self._ended:
+            self._collection.publish(0, self._last, None, self._ended, self._hour)
+
+
+class Remake(Command):
+    """Make a collection's memory anew from RocksDB. The keeper must be held."""
+
+    alone = True
+
+    def __init__(self, collection: Collection) -> None:
+        self._collection = collection
+
+    def draft(self, draft: Draft) -> None:  # here, where it may fail
+        if self._collection.dropped:
+            raise NotFound(f"the collection {self._collection.name!r} has been deleted.")
+        self._collection.remake()
+
+
 class Touch(Command):
     """Rows were found by a search: they are warmer now. Changes memory only."""
 

@@ -6,6 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from dataplane.cold_config import ColdConfig
+
 
 class DataPlaneConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where data lies, and how much memory it may take."""
@@ -32,3 +34,17 @@ class DataPlaneConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     slow_search_ms: Annotated[
         float, Meta(description="A search that takes longer is logged, with the tiers it went through.", gt=0)
     ] = 250.0
+    archive_every_s: Annotated[
+        Annotated[float, Meta(ge=1, le=604_800)] | None,
+        Meta(
+            description="Seconds from the end of one archiving to the next; one without changes costs nothing. null: nothing "
+            "is archived but by `acu data archive`.",
+        ),
+    ] = 300.0
+    cold: Annotated[
+        ColdConfig,
+        Meta(
+            description="The archive of everything that the data plane holds: a bucket, or by default a folder, which takes as "
+            "much disk as the rows do."
+        ),
+    ] = ColdConfig()

@@ -154,11 +154,12 @@ class Graph:
         """What a search is done with. Kept: to make one takes ten microseconds."""
         if self._masked:
             options: Any = faiss.SearchParametersHNSW(efSearch=ef)  # type: ignore[attr-defined]  # not in its stub
-            options.sel = self._mask()
+            options.sel = options.kept = self._mask()  # the second: faiss keeps the address only
             return options
-        if ef not in self._kept_options:
-            self._kept_options = {ef: faiss.SearchParametersHNSW(efSearch=ef)}  # type: ignore[attr-defined]
-        return self._kept_options[ef]
+        if (kept := self._kept_options.get(ef)) is None:  # another search may exchange it meanwhile
+            kept = faiss.SearchParametersHNSW(efSearch=ef)  # type: ignore[attr-defined]
+            self._kept_options = {ef: kept}
+        return kept
 
     @property
     def busy(self) -> bool:
@@ -166,11 +167,19 @@ class Graph:
         return self._lock.written
 
     def _mask(self) -> Any:
-        if self._selector is None:
+        selector: Any = self._selector  # another search may make one at the same time
+        if selector is None:
             live = self._live
-            self._selector = faiss.IDSelectorBitmap(live.nbytes, faiss.swig_ptr(live))
-            self._selector.referenced = live  # faiss keeps the address only
-        return self._selector
+            selector = faiss.IDSelectorBitmap(live.nbytes, faiss.swig_ptr(live))
+            selector.referenced = live
+            self._selector = selector
+        return selector
+
+    def shown(self, nodes: Nodes) -> NDArray[np.bool_]:
+        """Which nodes are not masked, shape [n]."""
+        live = self._live
+        shown: NDArray[np.bool_] = (live[nodes >> 3] >> (nodes & 7).astype(np.uint8)) & 1 == 1
+        return shown
 
     def _scores(self, distances: Floats) -> Floats:
         return -distances if self.metric == "l2" else distances

@@ -51,6 +51,7 @@ class TextFeed:
         self._retry_at = 0.0
         self.awaited = 0  # searches that wait for what is on its way
         self.behind = False  # the feed was thrown away
+        self._unusable = False  # the index is damaged, and has to be made anew
         self.problem: str | None = None  # why
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.index = TextIndex.open(path)
@@ -58,6 +59,7 @@ class TextFeed:
     def open(self, seq: int) -> None:
         """The collection's last change, before there are others."""
         self._written = seq
+        self._unusable = self.index.seq > seq  # a loss of power took the newest rows: their numbers are given out again
         self.behind = self.index.seq != seq
 
     def add(self, added: Texts, removed: Texts, seq: int) -> None:
@@ -77,6 +79,11 @@ class TextFeed:
         self.behind = True
 
     @property
+    def up_to_date(self) -> bool:
+        """Whether the index has all that was written."""
+        return not self._unusable and not self.behind and self.index.seq >= self._written
+
+    @property
     def has_work(self) -> bool:
         """Whether the index lacks something that it could have now."""
         return not self._closed and (bool(self._pending) or (self.behind and time.monotonic() >= self._retry_at))
@@ -84,21 +91,24 @@ class TextFeed:
     def work(self) -> None:
         """Bring the index on, by one transaction or so. In the indexer's thread."""
         try:
+            if self._unusable:
+                self._make_anew()
             if self.behind:
                 self._catch_up()
             else:
                 self._take_in()
             self.problem = None
-        except Closed:
-            return
         except DataPlaneError as error:
+            if self._closed:
+                return
             _log.warning("the full text is behind", extra={"why": str(error), "file": str(self._path)})
             self.problem = str(error)
-            self._retry_at = time.monotonic() + RETRY_S
+            again = isinstance(error, Damaged) and not self._unusable  # at once, the first time
+            self._retry_at = 0.0 if again else time.monotonic() + RETRY_S
             with self._changed:
                 self._throw_away()
-            if isinstance(error, Damaged):
-                self._make_anew()
+                # Closed: a new one could not be opened the last time.
+                self._unusable = self._unusable or isinstance(error, (Damaged, Closed))
         with self._changed:
             self._changed.notify_all()
 
@@ -130,25 +140,56 @@ class TextFeed:
             self.index.add(added, [], built)
         self.index.add([], [], target)
 
+    def renew(self) -> None:
+        """Have the index thrown away and built again from RocksDB. From any thread."""
+        with self._changed:
+            self._throw_away()
+            self._unusable = True
+            self._retry_at = 0.0
+            self.problem = None
+        self._wake()
+
+    def wait_for_end(self, timeout_s: float) -> bool:
+        """Wait until the index has all that was written, or has failed (`problem`), or is closed; False: not yet."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._closed or self.problem is not None or self.up_to_date, timeout_s
+            )
+
     def _make_anew(self) -> None:
-        with contextlib.suppress(DataPlaneError):
-            self.index.close()
-            TextIndex.remove(self._path)
-            self.index = TextIndex.open(self._path)
+        self.index.close()
+        TextIndex.remove(self._path)
+        self.index = TextIndex.open(self._path)
+        self._unusable = False
 
     def search(self, text: str, limit: int, allowed: Allowed, deadline: float) -> tuple[list[tuple[int, float]], bool]:
         """The rows that have words of `text`, as `TextIndex.search`; and whether all that was written before is in it.
 
-        Waits for that until `deadline` (of time.monotonic()).
+        Waits for that until `deadline` (of time.monotonic()). An index that turns out to be damaged is made anew meanwhile.
         """
+        wanted = self._written
+        while True:
+            complete = self._wait(wanted, deadline)
+            if self._unusable and not self._closed:
+                return [], False
+            try:
+                return self.index.search(text, limit, allowed), complete
+            except Damaged as error:
+                _log.warning("the full text is made anew", extra={"why": str(error), "file": str(self._path)})
+                self.renew()
+            except Closed:  # it was exchanged for a new one
+                if self._closed:
+                    raise
+
+    def _wait(self, wanted: int, deadline: float) -> bool:
         with self._changed:
-            wanted = self._written
             self.awaited += 1
             complete = self._changed.wait_for(
-                lambda: self.index.seq >= wanted or self._closed, max(deadline - time.monotonic(), 0)
+                lambda: self._closed or (self.index.seq >= wanted and not self._unusable),
+                max(deadline - time.monotonic(), 0),
             )
             self.awaited -= 1
-        return self.index.search(text, limit, allowed), complete
+        return complete
 
     def close(self) -> None:
         """Close the file; what is still on its way comes from RocksDB at the next start."""

@@ -4,6 +4,7 @@ For each collection in turn, one step of the first that is due:
 
     merge      FRESH -> HOT      the delta's oldest rows, once there are some or they are a moment old
     adopt      LOOSE -> WARM     rows that a shard already has, after a start
+    mend       WARM -> LOOSE     the rows of a shard that a search found damaged; the shard is removed
     gather     LOOSE -> HOT      rows that are in RocksDB only: after a start, a rebuild, or a burst
     shrink     HOT -> WARM       when more memory is taken than there may be
     overflow   LOOSE -> WARM     when there is no room for them in the graph and they have become many
@@ -25,10 +26,11 @@ A step that fails is logged and tried again after a pause; a full disk pauses de
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -38,7 +40,7 @@ from numpy.typing import NDArray
 from dataplane import snapshot
 from dataplane.collection import FLAT_ROWS, Collection
 from dataplane.commands import Expire
-from dataplane.errors import DataPlaneError
+from dataplane.errors import Closed, DataPlaneError
 from dataplane.graph import Graph, node_bytes
 from dataplane.shards import ShardMeta, ShardRows
 from dataplane.table import FRESH, HOT, LOOSE, WARM, Slots
@@ -94,6 +96,7 @@ class _Due(Struct):
     expired_at: float = 0.0
     adopted: bool = False
     paused_until: float = 0.0
+    error: str | None = None  # of the last step, until one goes well
 
 
 class Keeper:
@@ -106,11 +109,11 @@ class Keeper:
         self._submit = submit
         self.memory_bytes = memory_bytes
         self.counts = KeeperCounts()
-        self.last_error: str | None = None
-        self._due: dict[int, _Due] = {}
+        self._due: dict[bytes, _Due] = {}  # by the collection's scope, which is never used again
         self._stopping = threading.Event()
         self._poked = threading.Event()
-        self._hurry: set[int] = set()
+        self._hurry: set[bytes] = set()
+        self._stepping = threading.Lock()  # while a step goes on
         self._thread = threading.Thread(target=self._run, name="dataplane-keeper", daemon=True)
 
     def start(self) -> None:
@@ -126,18 +129,29 @@ class Keeper:
 
     def hurry(self, collection: Collection, *, on: bool) -> None:
         """Do what is due for a collection now, whatever its age; for those who wait for it."""
-        (self._hurry.add if on else self._hurry.discard)(id(collection))
+        (self._hurry.add if on else self._hurry.discard)(collection.scope)
         self._poked.set()
 
     def settled(self, collection: Collection) -> bool:
         """Whether nothing is left to be moved, and the snapshot is of now."""
         due = self._due_of(collection)
-        counts = collection.counts()
-        fresh = counts[FRESH] if collection.table.live > FLAT_ROWS or collection.graph is not None else 0
+        counts, graph = collection.counts(), collection.graph
+        fresh = counts[FRESH] if collection.table.live > FLAT_ROWS or graph is not None else 0
         loose = counts[LOOSE] and (counts[LOOSE] >= OVERFLOW_ROWS or self._room(collection, MERGE_ROWS))
-        return (
-            not fresh and not loose and due.adopted and (collection.graph is None or due.snapshot_seq == collection.seq)
-        )
+        over = counts[HOT] and graph is not None and self._free_bytes() < 0
+        saved = graph is None or due.snapshot_seq == collection.published
+        return not fresh and not loose and not over and due.adopted and saved
+
+    @property
+    def last_error(self) -> str | None:
+        """Why some collection's last step failed; it is tried again."""
+        return next((due.error for due in list(self._due.values()) if due.error is not None), None)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """The thread does nothing meanwhile, and its work may be done by whoever holds it."""
+        with self._stepping:
+            yield
 
     def used_bytes(self) -> int:
         """Memory of all collections."""
@@ -157,24 +171,30 @@ class Keeper:
                 self._poked.clear()
 
     def _due_of(self, collection: Collection) -> _Due:
-        return self._due.setdefault(id(collection), _Due(snapshot_at=time.monotonic(), expired_at=time.monotonic()))
+        return self._due.setdefault(collection.scope, _Due(snapshot_at=time.monotonic(), expired_at=time.monotonic()))
 
     def forget(self, collection: Collection) -> None:
         """The collection is gone."""
-        self._due.pop(id(collection), None)
+        self._due.pop(collection.scope, None)
 
     def _guarded_step(self, collection: Collection) -> bool:
-        due = self._due_of(collection)
-        if time.monotonic() < due.paused_until or collection.dropped:
-            return False
-        try:
-            return self.step(collection)
-        except DataPlaneError as error:
-            _log.warning("the keeper pauses", extra={"collection": collection.name, "why": str(error)})
-            self.last_error = str(error)
-        except Exception:  # noqa: BLE001 - a defect in one step must not end the thread
-            _log.exception("the keeper failed", extra={"collection": collection.name})
-            self.last_error = "a step of the keeper failed: see the log"
+        with self._stepping:
+            if collection.dropped:
+                return False
+            due = self._due_of(collection)
+            if time.monotonic() < due.paused_until:
+                return False
+            try:
+                worked = self.step(collection)
+            except DataPlaneError as error:
+                _log.warning("the keeper pauses", extra={"collection": collection.name, "why": str(error)})
+                due.error = str(error)
+            except Exception:  # noqa: BLE001 - a defect in one step must not end the thread
+                _log.exception("the keeper failed", extra={"collection": collection.name})
+                due.error = "a step of the keeper failed: see the log"
+            else:
+                due.error = None
+                return worked
         self.counts.failures += 1
         due.paused_until = time.monotonic() + PAUSE_S
         return False
@@ -185,6 +205,7 @@ class Keeper:
         return (
             self._merge(collection)
             or self._adopt(collection, due)
+            or self._mend(collection)
             or self._shrink(collection)
             or self._gather(collection)
             or self._rebuild_if_masked(collection)
@@ -200,7 +221,7 @@ class Keeper:
         waiting = len(collection.delta)
         if not waiting or (collection.graph is None and collection.table.live <= FLAT_ROWS):
             return False
-        idle = time.monotonic() - collection.changed_at > MERGE_AFTER_S or id(collection) in self._hurry
+        idle = time.monotonic() - collection.changed_at > MERGE_AFTER_S or collection.scope in self._hurry
         if waiting < MERGE_FROM and not idle:
             return False
         with collection.lock:
@@ -220,9 +241,10 @@ class Keeper:
         if not self._make_room(collection, min(count, MERGE_ROWS)):
             return count >= OVERFLOW_ROWS and self._overflow(collection)
         view = collection.table.view()
-        loose = np.flatnonzero((view.place == LOOSE) & view.alive)[:MERGE_ROWS]
-        rows, vectors = collection.stored_vectors(view.rows[loose])
+        loose = view.rows[np.flatnonzero((view.place == LOOSE) & view.alive)[:MERGE_ROWS]]
+        rows, vectors = collection.stored_vectors(loose)
         self._into_graph(collection, rows, vectors, to_graph=True)
+        collection.leave_out(np.setdiff1d(loose, rows))
         return True
 
     def _shrink(self, collection: Collection) -> bool:
@@ -245,10 +267,11 @@ class Keeper:
         """A collection that has become small is scanned as a whole."""
         with collection.lock:
             view = collection.table.view()
-            loose = np.flatnonzero((view.place == LOOSE) & view.alive)
-            rows, vectors = collection.stored_vectors(view.rows[loose])
+            loose = view.rows[np.flatnonzero((view.place == LOOSE) & view.alive)]
+            rows, vectors = collection.stored_vectors(loose)
             collection.delta.append(rows, vectors)
             collection.table.move(view.slots_of(rows), FRESH)
+        collection.leave_out(np.setdiff1d(loose, rows))
         return True
 
     def _overflow(self, collection: Collection) -> bool:
@@ -305,18 +328,27 @@ class Keeper:
                         collection.table.set_groups(slots, group)
                         collection.table.move(slots[view.place[slots] == LOOSE], WARM)
             except DataPlaneError as error:
-                self._abandon_shard(collection, entry.name, str(error))
+                self.abandon_shard(collection, entry.name, str(error))
         return True
 
-    def _abandon_shard(self, collection: Collection, name: str, why: str) -> None:
+    def _mend(self, collection: Collection) -> bool:
+        if not collection.damaged:
+            return False
+        group, why = collection.damaged.popitem()
+        with contextlib.suppress(Closed):  # with another of its groups it has gone already
+            self.abandon_shard(collection, collection.shards.shard_of(group), why)
+        return True
+
+    def abandon_shard(self, collection: Collection, name: str, why: str) -> None:
         """Its rows are read from RocksDB."""
         with collection.lock:
             view = collection.table.view()
             groups = collection.shards.numbers_of(name)
             inside = np.flatnonzero((view.group >= groups.start) & (view.group < groups.stop))
             collection.table.move(inside[view.place[inside] == WARM], LOOSE)
+        collection.readers.wait_for_earlier()  # they look for rows in these groups
+        with collection.lock:
             collection.table.set_groups(inside, -1)
-        collection.readers.wait_for_earlier()
         collection.shards.drop(name, why)
 
     def _rebuild_if_masked(self, collection: Collection) -> bool:
@@ -336,9 +368,21 @@ class Keeper:
         collection.readers.wait_for_earlier()
         self.counts.rebuilds += 1
 
-    def _compact_table(self, collection: Collection) -> None:
-        """Forget the slots of rows that ended."""
-        if collection.table.ended < MASKED_SHARE * len(collection.table):
+    def purge(self, collection: Collection, shards: Sequence[str]) -> None:
+        """Have nothing of rows that ended stay in graph, table, snapshot and these shards. While `held`.
+
+        Live rows are read from RocksDB until graph and snapshot have been made anew.
+        """
+        for name in shards:
+            self.abandon_shard(collection, name, "")
+        self._drop_graph(collection)
+        snapshot.remove(collection.folder)
+        self._due_of(collection).snapshot_seq = -1
+        self._compact_table(collection, share=0)
+
+    def _compact_table(self, collection: Collection, share: float = MASKED_SHARE) -> None:
+        """Forget the slots of rows that ended, once they are a share of all."""
+        if collection.table.ended < share * len(collection.table):
             return
         with collection.lock:
             slots = np.flatnonzero(collection.table.view().alive)
@@ -384,7 +428,7 @@ class Keeper:
         for start in range(0, len(unknown), SHARD_ROWS):
             rows = view.rows[unknown[start : start + SHARD_ROWS]]
             content = self._shard_rows(collection, rows)
-            meta = ShardMeta(collection.name, collection.seq, collection.dimensions, collection.metric)
+            meta = ShardMeta(collection.name, collection.published, collection.dimensions, collection.metric)
             if not len(content):
                 continue
             groups = collection.shards.demote(content, meta)
@@ -478,7 +522,7 @@ class Keeper:
     def _discard(self, collection: Collection, due: _Due) -> bool:
         """The first shard of which most rows have ended."""
         now = time.monotonic()
-        if now - due.discarded_at < DISCARD_EVERY_S and id(collection) not in self._hurry:
+        if now - due.discarded_at < DISCARD_EVERY_S and collection.scope not in self._hurry:
             return False
         due.discarded_at = now
         view = collection.table.view()
@@ -487,13 +531,13 @@ class Keeper:
             numbers = collection.shards.numbers_of(entry.name)
             live = np.count_nonzero((groups >= numbers.start) & (groups < numbers.stop))
             if live < (1 - DEAD_SHARE) * entry.rows:
-                self._abandon_shard(collection, entry.name, "")
+                self.abandon_shard(collection, entry.name, "")
                 return True
         return False
 
     def _expire(self, collection: Collection, due: _Due) -> bool:
         now = time.monotonic()
-        if now - due.expired_at < EXPIRE_EVERY_S and id(collection) not in self._hurry:
+        if now - due.expired_at < EXPIRE_EVERY_S and collection.scope not in self._hurry:
             return False
         due.expired_at = now
         now_ms = int(time.time() * 1000)
@@ -505,14 +549,14 @@ class Keeper:
         return False
 
     def _snapshot(self, collection: Collection, due: _Due) -> bool:
-        graph, seq = collection.graph, collection.seq
+        graph, seq = collection.graph, collection.published
         if graph is None or due.snapshot_seq == seq:
             return False
         now = time.monotonic()
         changed = max(len(graph) - due.snapshot_nodes, seq - due.snapshot_seq)
         enough = changed > SNAPSHOT_SHARE * len(graph) and now - due.snapshot_at > SNAPSHOT_EVERY_S
         idle = now - collection.changed_at > SNAPSHOT_IDLE_S and now - due.snapshot_at > SNAPSHOT_IDLE_S
-        if not (enough or idle or id(collection) in self._hurry):
+        if not (enough or idle or collection.scope in self._hurry):
             return False
         self.save_snapshot(collection)
         return True
@@ -520,7 +564,7 @@ class Keeper:
     def save_snapshot(self, collection: Collection) -> None:
         """Write a snapshot of graph and heat as they are."""
         due = self._due_of(collection)
-        seq = collection.seq
+        seq = collection.published
         with collection.lock:
             view = collection.table.view()
             accesses, hours = collection.table.accessed()

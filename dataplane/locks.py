@@ -35,10 +35,13 @@ class ReadersWriterLock:
     def reading(self) -> Iterator[None]:
         """Hold the lock together with other readers."""
         with self._changed:
-            self._waiting_readers += 1
-            while self._writing or self._writer_waits:
-                self._changed.wait()
-            self._waiting_readers -= 1
+            if self._writing or self._writer_waits:
+                self._waiting_readers += 1
+                while self._writing or self._writer_waits:
+                    self._changed.wait()
+                self._waiting_readers -= 1
+                if not self._waiting_readers:
+                    self._changed.notify_all()
             self._readers += 1
         try:
             yield
@@ -52,8 +55,8 @@ class ReadersWriterLock:
     def writing(self) -> Iterator[None]:
         """Hold the lock alone."""
         with self._changed:
-            while self._waiting_readers and not self._writing and not self._readers:
-                self._changed.wait(0.001)  # those who waited for the last piece go first
+            while self._waiting_readers and not self._writing:
+                self._changed.wait()  # those who waited for the last piece go first; whoever comes now need not wait
             self._writer_waits = True
             while self._readers or self._writing:
                 self._changed.wait()

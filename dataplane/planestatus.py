@@ -2,16 +2,60 @@
 
 from __future__ import annotations
 
+import numpy as np
 from msgspec import Struct
 
-from dataplane.collection import Collection
+from dataplane.cold import ColdStatus
+from dataplane.collection import Collection, hour_now
 from dataplane.keeper import KeeperCounts
-from dataplane.rows import Metric
+from dataplane.rocks import FAMILIES, Rocks
+from dataplane.rows import Metric, SearchResult
 from dataplane.table import FRESH, HOT, LOOSE, WARM
+
+SAMPLE = 4096
+DECAY = 0.99  # of heat, an hour
+
+
+class SearchCounts(Struct, kw_only=True):
+    """Searches since the start, and which tier their hits came from. `with_warm`: those that read the disk for vectors."""
+
+    searches: int = 0
+    with_warm: int = 0
+    incomplete: int = 0
+    slow: int = 0
+    seconds: float = 0.0
+    hits_hot: int = 0
+    hits_warm: int = 0
+    warm_rows_read: int = 0
+
+    def add(self, result: SearchResult, *, slow: bool) -> None:
+        """Count one. A few microseconds at most, for it happens on the loop."""
+        found = len(result.hits)
+        warm = sum(hit.tier == "warm" for hit in result.hits) if "warm" in result.tiers else 0
+        self.searches += 1
+        self.with_warm += "warm" in result.tiers
+        self.incomplete += not result.complete
+        self.slow += slow
+        self.seconds += result.took_ms / 1000
+        self.hits_hot += found - warm
+        self.hits_warm += warm
+        self.warm_rows_read += result.warm_rows_read
+
+
+class StateStatus(Struct, frozen=True, kw_only=True):
+    """The state store, and RocksDB's files by family (bytes). Keys are estimates; what is only in the log is not in bytes."""
+
+    records: int
+    events: int
+    swept: int
+    disk_bytes: dict[str, int]
 
 
 class CollectionStatus(Struct, frozen=True, kw_only=True):
-    """One collection. Rows by place: `fresh` in the delta, `hot` in the graph, `loose` and `warm` on the disk."""
+    """One collection. Rows by place: `fresh` in the delta, `hot` in the graph, `loose` and `warm` on the disk.
+
+    `heat_hot`, `heat_warm`: mean of accesses x 0.99^(hours since) over a sample of rows in memory and on the disk.
+    """
 
     tenant: str
     name: str
@@ -27,6 +71,10 @@ class CollectionStatus(Struct, frozen=True, kw_only=True):
     shards: int
     shard_bytes: int
     graph_masked: int
+    text_bytes: int
+    text_behind: int
+    heat_hot: float
+    heat_warm: float
     problems: tuple[str, ...]
 
 
@@ -34,6 +82,9 @@ class PlaneStatus(Struct, frozen=True, kw_only=True):
     """All of it. `failed`: why no writes are taken; `last_error`: what is being tried again."""
 
     collections: tuple[CollectionStatus, ...]
+    cold: ColdStatus
+    state: StateStatus
+    searches: SearchCounts
     memory_bytes: int
     memory_cap_bytes: int
     ring_rows: int
@@ -47,7 +98,8 @@ class PlaneStatus(Struct, frozen=True, kw_only=True):
 def collection_status(tenant: str, collection: Collection) -> CollectionStatus:
     """What one collection has, and where."""
     counts = collection.counts()
-    graph = collection.graph
+    graph, text = collection.graph, collection.text
+    heat_hot, heat_warm = _heat(collection)
     return CollectionStatus(
         tenant=tenant,
         name=collection.name,
@@ -63,5 +115,32 @@ def collection_status(tenant: str, collection: Collection) -> CollectionStatus:
         shards=len(collection.shards.entries),
         shard_bytes=collection.shards.bytes,
         graph_masked=0 if graph is None else graph.masked,
+        text_bytes=0 if text is None else text.index.bytes,
+        text_behind=0 if text is None else max(collection.seq - text.index.seq, 0),
+        heat_hot=heat_hot,
+        heat_warm=heat_warm,
         problems=(*collection.shards.problems, *collection.problems),
     )
+
+
+def state_status(rocks: Rocks, swept: int) -> StateStatus:
+    """The state store, and what RocksDB has on the disk. Asks RocksDB for figures that it has at hand."""
+    return StateStatus(
+        records=rocks.key_count("state"),
+        events=rocks.key_count("events"),
+        swept=swept,
+        disk_bytes={family: rocks.disk_bytes(family) for family in FAMILIES},
+    )
+
+
+def _heat(collection: Collection) -> tuple[float, float]:
+    """Mean heat of rows in memory and of rows on the disk, over at most SAMPLE rows in all."""
+    with collection.lock:
+        view = collection.table.view()
+        step = max(len(view) // SAMPLE, 1)
+        accesses, hours = (column[::step].copy() for column in collection.table.accessed())
+        alive, place = view.alive[::step].copy(), view.place[::step].copy()
+    heat = accesses.astype(np.float64) * DECAY ** np.maximum(hour_now() - hours.astype(np.float64), 0)
+    hot = np.isin(place, (FRESH, HOT))
+    means = [float(heat[alive & chosen].mean()) if (alive & chosen).any() else 0.0 for chosen in (hot, ~hot)]
+    return means[0], means[1]

@@ -40,6 +40,7 @@ class Ring(Generic[E]):
             return
         turn = self._loop.create_future()
         self._waiting.append(turn)
+        self._call_next()  # room may have come before anybody was seen to wait
         try:
             await turn
             while not self._try_put(entry, weight):
@@ -65,7 +66,7 @@ class Ring(Generic[E]):
                 taken.append(entry)
                 weight += own
             self._weight -= weight
-        if taken and not self._loop.is_closed():
+        if taken and self._waiting and not self._loop.is_closed():  # to wake the loop costs as much as a write
             self._loop.call_soon_threadsafe(self._call_next)
         return taken
 

@@ -25,8 +25,10 @@ from typing import Any, cast
 
 from rocksdict import (
     BlockBasedOptions,
+    BottommostLevelCompaction,
     Cache,
     Checkpoint,
+    CompactOptions,
     DbClosedError,
     DBCompressionType,
     DBRecoveryMode,
@@ -77,7 +79,8 @@ class Batch:
 class Rocks:
     """An open database. Thread-safe. After `close`, and while it closes, every call raises Closed."""
 
-    def __init__(self, db: Rdict, cache: Cache, buffers: WriteBufferManager) -> None:
+    def __init__(self, path: Path, db: Rdict, cache: Cache, buffers: WriteBufferManager) -> None:
+        self._path = path
         self._db = db
         self._cache = cache
         self._buffers = buffers
@@ -97,7 +100,7 @@ class Rocks:
         families = {family: _options(family, cache, buffers, memory) for family in FAMILIES}
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _translated(path):
-            return cls(Rdict(str(path), options, column_families=families), cache, buffers)
+            return cls(path, Rdict(str(path), options, column_families=families), cache, buffers)
 
     def batch(self) -> Batch:
         """An empty batch."""
@@ -170,6 +173,32 @@ class Rocks:
         with _translated():
             for family in FAMILIES:
                 self._families[family].flush(True)
+
+    def compact(self, family: str, prefix: bytes) -> None:
+        """Rewrite what begins with `prefix`: what was deleted or replaced there is in no table file afterwards.
+
+        Blocks for as long as the rewriting takes, without the GIL. Call `flush` before.
+        """
+        options = CompactOptions()
+        options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
+        with _translated():
+            self._families[family].compact_range(prefix, keys.after(prefix), options)
+
+    def obsolete_files(self) -> list[str]:
+        """Names of table files that no longer count, and are still there: somebody reads them, or they are being removed."""
+        with _translated():
+            live = {Path(file["name"].lstrip("/")).name for file in self._db.live_files()}
+        return sorted(path.name for path in self._path.glob("*.sst") if path.name not in live)
+
+    def writes(self) -> int:
+        """How many keys were ever written or deleted: it changes with every write."""
+        with _translated():
+            return int(self._db.latest_sequence_number())
+
+    def key_count(self, family: str) -> int:
+        """How many keys a family has, about. At once."""
+        with _translated():
+            return self._families[family].property_int_value("rocksdb.estimate-num-keys") or 0
 
     def memory_bytes(self) -> int:
         """What caches and buffers hold now."""

@@ -41,13 +41,14 @@ class Searched(Struct, frozen=True):
 def search(collection: Collection, query: SearchQuery) -> Searched:
     """Answer a query. Raises InvalidInput, Damaged."""
     began = time.monotonic()
+    words = query.text or None
     turn = collection.readers.enter()
     try:
         view = collection.view()
         now_ms = time.time_ns() // 1_000_000
         matching = None if query.filter is None else view.attributes.mask(query.filter, len(view.table))
         found, text, up_to_date = Found.nothing(), list[tuple[int, float]](), True
-        wide = query.k if query.text is None or query.vector is None else FUSED * query.k
+        wide = query.k if words is None or query.vector is None else FUSED * query.k
         if query.vector is not None:
             vector = collection.ready_one(query.vector)
             wanted = Wanted(
@@ -59,11 +60,11 @@ def search(collection: Collection, query: SearchQuery) -> Searched:
                 deadline=began + query.deadline_s,
             )
             found = nearest(view, wanted)
-        if query.text is not None:
-            allowed = view.table.live(now_ms) if matching is None else view.table.live(now_ms) & matching
-            text, up_to_date = _text(collection, view, query, wide, allowed)
     finally:
         collection.readers.leave(turn)
+    if words is not None:  # it may wait for the index, and needs nothing that the keeper would take away
+        allowed = view.table.live(now_ms) if matching is None else view.table.live(now_ms) & matching
+        text, up_to_date = _text(collection, view, query, wide, allowed)
     slots, scores = _ranked(view, query, found, text)
     hits = _hits(collection, view, query, slots, scores)
     result = SearchResult(
@@ -73,7 +74,7 @@ def search(collection: Collection, query: SearchQuery) -> Searched:
         warm_rows_read=found.warm_rows_read,
         took_ms=(time.monotonic() - began) * 1000,
     )
-    if not found.warm_rows_read and query.text is None:
+    if not found.warm_rows_read and words is None:
         collection.searched(result.took_ms / 1000)
     return Searched(result, view.table.rows[slots])
 
@@ -122,7 +123,7 @@ def _ranked(
     view: CollectionView, query: SearchQuery, found: Found, text: list[tuple[int, float]]
 ) -> tuple[Slots, Floats]:
     """Slots and scores, best first."""
-    if query.text is None:
+    if not query.text:
         return found.slots[: query.k], found.scores[: query.k]
     ranked = text
     if query.vector is not None:

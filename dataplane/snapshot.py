@@ -99,6 +99,7 @@ def read(folder: Path) -> Snapshot | None:
 
 def verify(folder: Path) -> list[str]:
     """What is wrong with the snapshot, one sentence a problem."""
+    before = _pointer(folder)
     try:
         snapshot = read(folder)
     except DataPlaneError as error:
@@ -109,7 +110,16 @@ def verify(folder: Path) -> list[str]:
             _check(folder, file)
         except DataPlaneError as error:
             problems.append(str(error))
+    if problems and _pointer(folder) != before:
+        return verify(folder)  # it was replaced meanwhile
     return problems
+
+
+def _pointer(folder: Path) -> bytes | None:
+    try:
+        return (folder / POINTER).read_bytes()
+    except OSError:
+        return None
 
 
 def _check(folder: Path, file: SnapshotFile) -> Path:
@@ -138,6 +148,20 @@ def load(folder: Path, like: Graph) -> Loaded | None:
     except (OSError, ValueError, KeyError) as error:
         raise Damaged(f"the snapshot in {folder} cannot be read: {error}.") from error
     return Loaded(snapshot.seq, graph, heat)
+
+
+def read_rows(folder: Path) -> Rows:
+    """The row of each node of the snapshot's graph; none where there is no graph. Raises Damaged."""
+    found = read(folder)
+    file = next((file for file in found.files if file.name.startswith("rows-")), None) if found else None
+    if file is None:
+        return np.empty(0, np.uint64)
+    path = _check(folder, file)
+    try:
+        rows: Rows = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise Damaged(f"the snapshot in {folder} cannot be read: {error}.") from error
+    return rows
 
 
 def remove(folder: Path) -> None:

@@ -3,8 +3,8 @@
     <path>/rocks/                      RocksDB, the truth
     <path>/derived/<tenant>-<number>/  of each collection: graph snapshot, warm shards, full text; can all be removed
 
-Open: RocksDB (which locks the folder), collections from it, writer, keeper, indexer. Close: no new commands, the ring is
-written and synced, keeper and indexer end, each graph gets a snapshot, files are closed, RocksDB last.
+Open: RocksDB (which locks the folder), collections from it, writer, keeper, indexer, archive. Close: no new commands, the
+archive stops, the ring is written and synced, keeper and indexer end, each graph gets a snapshot, files are closed, RocksDB last.
 
 All methods are for one event loop, and none holds it up: rows are prepared in the caller's turn (a few microseconds each),
 everything else happens in the writer's, the keeper's and the searching threads.
@@ -23,23 +23,27 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from dataplane import keys, searching
 from dataplane.catalog import Create, Drop, stored_collections
-from dataplane.collection import Collection, RowBatch
+from dataplane.cold import ColdTier, default_cold_folder
+from dataplane.collection import Collection
 from dataplane.commands import Delete, Touch, Upsert
 from dataplane.config import DataPlaneConfig
-from dataplane.errors import Closed, DataPlaneError, DimensionMismatch, InvalidInput, NotFound
-from dataplane.filters import check_attributes
+from dataplane.errors import Closed, DataPlaneError, InvalidInput, NotFound, Unavailable
 from dataplane.indexer import Indexer, TextFeed
 from dataplane.keeper import Keeper
-from dataplane.planestatus import CollectionStatus, PlaneStatus, collection_status
-from dataplane.records import CollectionRecord, RowRecord, decode
+from dataplane.planestatus import PlaneStatus, SearchCounts, collection_status, state_status
+from dataplane.records import CollectionRecord
+from dataplane.reserve import Reserve
 from dataplane.rocks import Rocks
-from dataplane.rows import MAX_TEXT_BYTES, CollectionSpec, Location, Row, SearchQuery, SearchResult, StoredRow
+from dataplane.rowcodec import row_batch, stored_rows
+from dataplane.rows import CollectionSpec, Location, Row, SearchQuery, SearchResult, StoredRow
 from dataplane.state import StateStore
+from dataplane.sweeper import Sweeper
 from dataplane.writer import BATCH_ROWS, Command, Wait, Writer
 
 MIB = 1 << 20
@@ -65,10 +69,13 @@ class DataPlane:
         self._collections: dict[tuple[str, str], Collection] = {}
         self.writer = Writer(rocks, config.ring_rows)
         self.state = StateStore(rocks, self.writer)
-        self.keeper = Keeper(
-            self._open_collections, self._submit_from_thread, memory_bytes - _rocks_bytes(memory_bytes)
-        )
+        self.keeper = Keeper(self.open_collections, self._submit_from_thread, memory_bytes - _rocks_bytes(memory_bytes))
         self.indexer = Indexer(self._feeds)
+        self.cold = ColdTier(
+            rocks, config.cold, default_cold_folder(folder), config.archive_every_s, self.open_collections
+        )
+        self._sweeper = Sweeper(self.state)
+        self._searches = SearchCounts()
         self._pool = ThreadPoolExecutor(config.search_threads, thread_name_prefix="dataplane-search")
         self._closed = False
 
@@ -80,6 +87,8 @@ class DataPlane:
         """
         path = Path(config.path) if folder is None else folder
         memory = memory_bytes(config)
+        reserve = Reserve(path / "reserve", _rocks_bytes(memory))
+        needed = await asyncio.to_thread(reserve.give_up)
         rocks = await asyncio.to_thread(_open_rocks, path, memory)
         plane = cls(path, rocks, config, memory)
         try:
@@ -87,12 +96,17 @@ class DataPlane:
         except BaseException:
             rocks.close()
             raise
+        finally:
+            await asyncio.to_thread(reserve.take_back if needed else reserve.top_up)
         plane.writer.start()
         plane.keeper.start()
         plane.indexer.start()
+        plane.cold.start()
+        plane._sweeper.start()
         return plane
 
     def _load(self) -> None:
+        self.cold.load()
         for tenant, record in list(stored_collections(self.rocks)):
             collection = self._made(tenant, record)
             collection.load()
@@ -112,17 +126,20 @@ class DataPlane:
             if path.name not in known:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _open_collections(self) -> list[Collection]:
+    def open_collections(self) -> list[Collection]:
+        """All tenants' collections, for what takes care of them."""
         return list(self._collections.values())
 
     def _feeds(self) -> list[TextFeed]:
-        return [collection.text for collection in self._open_collections() if collection.text is not None]
+        return [collection.text for collection in self.open_collections() if collection.text is not None]
 
     async def close(self) -> None:
         """Write what was put in, and close everything. Idempotent."""
         if self._closed:
             return
         self._closed = True
+        await self.cold.stop()
+        await self._sweeper.stop()
         await self.writer.close()
         await asyncio.to_thread(self._close)
 
@@ -130,12 +147,15 @@ class DataPlane:
         self.keeper.stop()
         self.indexer.stop()
         self._pool.shutdown(wait=True)
-        for collection in self._open_collections():
+        for collection in self.open_collections():
             if collection.graph is not None and not collection.dropped:
                 with contextlib.suppress(DataPlaneError):  # a full disk: the next start builds the graph anew
                     self.keeper.save_snapshot(collection)
             collection.close()
-        self.rocks.close()
+        try:
+            self.rocks.close()
+        except Unavailable as error:  # it is closed all the same, and the next start reads the log
+            _log.error("the log could not be synced while closing", extra={"why": str(error)})
 
     # Collections
 
@@ -152,13 +172,14 @@ class DataPlane:
         collection = self._collection(tenant, name)
         await self.writer.submit(Drop(tenant, collection), "durable")
         self._collections.pop((tenant, name), None)
-        self.keeper.forget(collection)
         await asyncio.to_thread(self._remove, collection)
 
     def _remove(self, collection: Collection) -> None:
         collection.readers.wait_for_earlier()
-        collection.close()
-        shutil.rmtree(collection.folder, ignore_errors=True)
+        with self.keeper.held():  # it may be writing a file of it
+            self.keeper.forget(collection)
+            collection.close()
+            shutil.rmtree(collection.folder, ignore_errors=True)
 
     def collections(self, tenant: str) -> dict[str, CollectionSpec]:
         """The tenant's collections, by name."""
@@ -178,7 +199,7 @@ class DataPlane:
         """
         collection = self._collection(tenant, name)
         now = now_ms()
-        parts = [_batch(collection, rows[at : at + BATCH_ROWS], at, now) for at in range(0, len(rows), BATCH_ROWS)]
+        parts = [row_batch(collection, rows[at : at + BATCH_ROWS], at, now) for at in range(0, len(rows), BATCH_ROWS)]
         new = 0
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
@@ -203,7 +224,7 @@ class DataPlane:
         collection = self._collection(tenant, name)
         wanted = [collection.scope + keys.name(id_) for id_ in ids]
         await self.writer.barrier()
-        return await self._loop.run_in_executor(self._pool, _read, collection, wanted, vectors)
+        return await self._loop.run_in_executor(self._pool, stored_rows, collection, wanted, vectors)
 
     # Searching
 
@@ -223,7 +244,9 @@ class DataPlane:
             searched = await self._loop.run_in_executor(self._pool, searching.search, collection, query)
         self._touch(collection, searched.rows)
         result = searched.result
-        if result.took_ms > self._config.slow_search_ms:
+        slow = result.took_ms > self._config.slow_search_ms
+        self._searches.add(result, slow=slow)
+        if slow:
             _log.warning(
                 "slow search",
                 extra={"collection": name, "ms": round(result.took_ms, 1), "tiers": result.tiers, "k": query.k},
@@ -259,23 +282,26 @@ class DataPlane:
         try:
             while not await asyncio.to_thread(self.keeper.settled, collection):
                 self._check_open()
+                if collection.dropped:
+                    raise NotFound(f"the collection {name!r} has been deleted.")
                 await asyncio.sleep(SETTLE_POLL_S)
         finally:
             self.keeper.hurry(collection, on=False)
 
     def status(self) -> PlaneStatus:
         """How it is: rows and bytes by tier, memory against its cap, the backlog, what failed."""
-        collections: list[CollectionStatus] = [
-            collection_status(tenant, collection) for (tenant, _), collection in list(self._collections.items())
-        ]
+        collections = [collection_status(tenant, found) for (tenant, _), found in list(self._collections.items())]
         return PlaneStatus(
             collections=tuple(collections),
+            cold=self.cold.status(),
+            state=state_status(self.rocks, self._sweeper.swept),
+            searches=msgspec.structs.replace(self._searches),
             memory_bytes=self.keeper.used_bytes() + self.rocks.memory_bytes(),
             memory_cap_bytes=self._memory_bytes,
             ring_rows=self.writer.backlog,
             writes=self.writer.written,
             syncs=self.writer.syncs,
-            keeper=self.keeper.counts,
+            keeper=msgspec.structs.replace(self.keeper.counts),
             failed=self.writer.failed,
             last_error=str(self.writer.last_error) if self.writer.last_error else self.keeper.last_error,
         )
@@ -341,55 +367,3 @@ def _folder_name(tenant: str, number: int) -> str:
 def _before(wait: Wait) -> Wait:
     """How long to wait for the parts before the last: the last one's sync covers them."""
     return "nothing" if wait == "nothing" else "visible"
-
-
-def _batch(collection: Collection, rows: Sequence[Row], at: int, now: int) -> RowBatch:
-    """Rows as they are stored; of two with the same id the later counts. Raises InvalidInput."""
-    distinct = {row.id: (at + number, row) for number, row in enumerate(rows)}
-    for number, row in distinct.values():
-        keys.name(row.id)
-        check_attributes(row.attributes, param=f"rows[{number}].attributes")
-        if row.text is not None and len(row.text.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
-            raise InvalidInput(f"a row's text has at most {MAX_TEXT_BYTES} bytes.", param=f"rows[{number}].text")
-        if row.vector.shape != (collection.dimensions,):
-            raise DimensionMismatch(
-                f"{collection.name} takes vectors of {collection.dimensions} dimensions; this one has shape "
-                f"{row.vector.shape}.",
-                param=f"rows[{number}].vector",
-            )
-    kept = [row for _, row in distinct.values()]
-    return RowBatch(
-        [row.id for row in kept],
-        collection.ready(np.stack([row.vector for row in kept]), "rows"),
-        [row.text for row in kept],
-        [row.attributes for row in kept],
-        [None if row.ttl_s is None else now + int(row.ttl_s * 1000) for row in kept],
-    )
-
-
-def _read(collection: Collection, wanted: list[bytes], vectors: bool) -> list[StoredRow | None]:
-    numbers = collection.rocks.get_many("index", wanted)
-    found = [None if number is None else collection.scope + number for number in numbers]
-    there = [key for key in found if key is not None]
-    stored = dict(zip(there, collection.rocks.get_many("rows", there), strict=True))
-    content = dict(zip(there, collection.rocks.get_many("vectors", there), strict=True)) if vectors else {}
-    now = now_ms()
-    rows: list[StoredRow | None] = []
-    for key in found:
-        value = None if key is None else stored[key]
-        record = None if value is None else decode(RowRecord, value)
-        if key is None or record is None or (record.expires_ms is not None and record.expires_ms <= now):
-            rows.append(None)
-            continue
-        vector = content.get(key)
-        rows.append(
-            StoredRow(
-                id=record.id,
-                text=record.text,
-                attributes=record.attributes,
-                created_ms=record.created_ms,
-                expires_ms=record.expires_ms,
-                vector=None if vector is None else np.frombuffer(vector, "<f4").astype(np.float32),
-            )
-        )
-    return rows

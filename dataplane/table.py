@@ -13,7 +13,9 @@ Heat is access count x 0.99^(hours since the last access). All heats decay alike
 ln(count) - ln(0.99) x (hour of the last access), which never needs to be computed again (`heat`).
 
 Threads: the writer's thread appends and ends rows, the keeper's moves them, and views are taken, all under the collection's
-lock. A view is read without it: arrays are only replaced by larger copies, and what is appended lies beyond the view.
+lock. A view is read without it: arrays are replaced by copies when they grow, and what is appended lies beyond the view. Places
+in a view stay what they were at its moment (`move` works on a copy), so that a search looks for each row at one place, with
+the delta and the graph of the same moment; only `alive` goes on to tell which rows have ended since.
 """
 
 from __future__ import annotations
@@ -97,6 +99,7 @@ class Table:
         self._ids = bytearray()
         self._counts = [0, 0, 0, 0]
         self._view: TableView | None = None  # until rows come, end or move
+        self._places_seen = False  # whether some view shares the column of places
         self.ended = 0  # slots whose row has ended
 
     def __len__(self) -> int:
@@ -118,6 +121,7 @@ class Table:
             return view
         count = self._count
         columns = self._columns
+        self._places_seen = True
         self._view = TableView(
             rows=columns["rows"][:count],
             alive=columns["alive"][:count],
@@ -155,14 +159,15 @@ class Table:
         return np.arange(start, end)
 
     def _grow(self, needed: int) -> None:
-        size = max(needed, _FIRST, self._count + self._count // 2)
-        columns = {}
-        for name, old in self._columns.items():
-            columns[name] = np.zeros(size, old.dtype)
-            columns[name][: self._count] = old[: self._count]
+        """By an eighth: little is taken and not used. One column after another, so that little is there twice for a moment."""
+        size = max(needed, _FIRST, self._count + self._count // 8)
         sketches = np.zeros((len(self._sketches), size), np.uint64)
         sketches[:, : self._count] = self._sketches[:, : self._count]
-        self._columns, self._sketches = columns, sketches
+        self._sketches, self._places_seen = sketches, False
+        for name, old in self._columns.items():
+            grown = np.zeros(size, old.dtype)
+            grown[: self._count] = old[: self._count]
+            self._columns[name] = grown  # `id` reads it without the lock
 
     def id(self, slot: int) -> str:
         """The id of a row."""
@@ -178,6 +183,9 @@ class Table:
     def move(self, slots: Slots, place: int) -> None:
         """Rows have another place."""
         self._count_out(slots)
+        if self._places_seen:
+            self._columns["place"] = self._columns["place"].copy()
+            self._places_seen = False
         self._columns["place"][slots] = place
         self._counts[place] += int(np.count_nonzero(self._columns["alive"][slots]))
         self._view = None
@@ -230,10 +238,13 @@ class Table:
         table._count = len(slots)
         table._columns = {name: column[slots] for name, column in self._columns.items()}
         table._sketches = np.ascontiguousarray(self._sketches[:, slots])
-        ends = self._columns["id_end"]
-        for slot, old in enumerate(slots.tolist()):
-            table._ids += self._ids[ends[old - 1] if old else 0 : ends[old]]
-            table._columns["id_end"][slot] = len(table._ids)
+        ends = self._columns["id_end"][: self._count]
+        starts = np.concatenate([np.zeros(1, np.int64), ends])[slots]
+        lengths = ends[slots] - starts
+        table._columns["id_end"] = np.cumsum(lengths)
+        letters = np.frombuffer(bytes(self._ids), np.uint8)
+        moved = np.repeat(starts - (table._columns["id_end"] - lengths), lengths)
+        table._ids = bytearray(letters[np.arange(len(moved)) + moved].tobytes())
         alive = table._columns["alive"]
         table.ended = int(len(slots) - np.count_nonzero(alive))
         table._counts = np.bincount(table._columns["place"][alive], minlength=4).tolist()

@@ -7,18 +7,24 @@ its lock beyond the closing of the data plane, and one that writes could write a
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-async def in_thread(call: Callable[..., T], *args: Any) -> T:
-    """What `call(*args)` returns, from a thread. A caller that is cancelled waits for its end first; keep calls short."""
+async def in_thread(call: Callable[..., T], *args: Any, stop: threading.Event | None = None) -> T:
+    """What `call(*args)` returns, from a thread. A caller that is cancelled waits for its end first.
+
+    So a call is short, or looks at `stop`, which is set then.
+    """
     work = asyncio.ensure_future(asyncio.to_thread(call, *args))
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
+        if stop is not None:
+            stop.set()
         while not work.done():
             try:
                 await asyncio.wait([work])

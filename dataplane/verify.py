@@ -8,20 +8,21 @@ Runs beside everything else. What looks wrong while rows come and go is looked a
     full text                built up to the last change
     shards, snapshot         checksums of every file, and the manifest's own
 
-`repair` throws away what is derived and wrong, and makes it anew from RocksDB; what RocksDB itself lacks cannot be made.
+`repair` makes anew what is derived and wrong; what RocksDB itself lacks cannot be made. The functions that it needs tell what
+is wrong as values, the others as sentences.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from dataplane import keys, records, snapshot
 from dataplane.collection import Collection
 from dataplane.errors import DataPlaneError
-from dataplane.graph import Graph
 from dataplane.records import RowRecord
-from dataplane.table import FRESH, HOT, WARM
+from dataplane.table import FRESH, HOT, WARM, Slots
 
 MOST = 20  # problems of one kind that are told one by one
 
@@ -36,92 +37,145 @@ class Problem(Struct, frozen=True):
 
 def verify(collection: Collection) -> list[Problem]:
     """Everything that is wrong with a collection."""
-    problems = [*_stored(collection), *_memory(collection), *_text(collection)]
     name = collection.name
+    problems = [
+        *_at_most([Problem(name, "index", what) for what in _index(collection)]),
+        *_at_most([Problem(name, "rows", what) for what in _vectors(collection)]),
+        *_at_most([Problem(name, "graph", what) for what in memory_faults(collection)]),
+        *_text(collection),
+    ]
     problems += [Problem(name, "shards", what) for what in collection.shards.verify()]
+    rows = collection.table.view().rows[misplaced(collection)].tolist()
+    problems += _at_most([Problem(name, "shards", f"row {row} is not in its row group of a shard") for row in rows])
     problems += [Problem(name, "graph", what) for what in snapshot.verify(collection.folder)]
     return problems
 
 
-def _stored(collection: Collection) -> list[Problem]:
-    """Rows, index and vectors against each other."""
-    rocks, scope, name = collection.rocks, collection.scope, collection.name
-    suspects: set[int] = set()
-    lost: list[str] = []
-    indexed: dict[int, bytes] = {}
-    for key, value in rocks.scan("index", scope):
-        indexed[int.from_bytes(value, "big")] = key[len(scope) :]
+def index_faults(collection: Collection) -> tuple[list[int], list[bytes]]:
+    """Rows that the index does not have under their id, and ids under which it has no row or another's."""
+    rocks, scope = collection.rocks, collection.scope
+    indexed = {key[len(scope) :]: int.from_bytes(value, "big") for key, value in rocks.scan("index", scope)}
+    suspects = []
     for key, value in rocks.scan("rows", scope):
-        row = int.from_bytes(key[-8:], "big")
-        if indexed.pop(row, None) != keys.name(records.decode(RowRecord, value).id):
-            suspects.add(row)
-    lost.extend(id_.decode() for row, id_ in indexed.items() if rocks.get("rows", scope + keys.number(row)) is None)
-    lost = [id_ for id_ in lost if _leads_nowhere(collection, id_)]
-    problems = [
-        Problem(name, "index", f"row {row} is not what the index has under its id")
-        for row in sorted(suspects)
-        if _misindexed(collection, row)
+        row, id_ = int.from_bytes(key[-8:], "big"), keys.name(records.decode(RowRecord, value).id)
+        if indexed.get(id_) == row:
+            del indexed[id_]
+        else:
+            suspects.append(row)
+    return [row for row in suspects if _misindexed(collection, row)], [
+        id_ for id_ in indexed if _astray(collection, id_)
     ]
-    problems += [Problem(name, "index", f"the id {id_!r} leads to no row") for id_ in lost]
-    size = 4 * collection.dimensions
-    with_vector = {int.from_bytes(key[-8:], "big") for key, value in rocks.scan("vectors", scope) if len(value) == size}
-    without = [
-        row for key, _ in rocks.scan("rows", scope) if (row := int.from_bytes(key[-8:], "big")) not in with_vector
-    ]
-    for row in without:
-        vector = rocks.get("vectors", scope + keys.number(row))
-        if rocks.get("rows", scope + keys.number(row)) is not None and (vector is None or len(vector) != size):
-            problems.append(Problem(name, "rows", f"row {row} has no vector of {collection.dimensions} dimensions"))
-    return _at_most(problems)
-
-
-def _leads_nowhere(collection: Collection, id_: str) -> bool:
-    number = collection.rocks.get("index", collection.scope + keys.name(id_))
-    return number is not None and collection.rocks.get("rows", collection.scope + number) is None
 
 
 def _misindexed(collection: Collection, row: int) -> bool:
+    """Looked at again: it may have ended, or just come."""
     stored = collection.rocks.get("rows", collection.scope + keys.number(row))
     if stored is None:
         return False
-    id_ = records.decode(RowRecord, stored).id
-    return collection.rocks.get("index", collection.scope + keys.name(id_)) != keys.number(row)
+    key = collection.scope + keys.name(records.decode(RowRecord, stored).id)
+    if collection.rocks.get("index", key) == keys.number(row):
+        return False
+    return collection.rocks.get("rows", collection.scope + keys.number(row)) is not None
 
 
-def _memory(collection: Collection) -> list[Problem]:
-    """The table against RocksDB, and places against delta, graph and shards."""
-    rocks, scope, name = collection.rocks, collection.scope, collection.name
+def _astray(collection: Collection, id_: bytes) -> bool:
+    """Looked at again: the id may have been given to another row meanwhile."""
+    number = collection.rocks.get("index", collection.scope + id_)
+    while number is not None:
+        stored = collection.rocks.get("rows", collection.scope + number)
+        if stored is not None and keys.name(records.decode(RowRecord, stored).id) == id_:
+            return False
+        before, number = number, collection.rocks.get("index", collection.scope + id_)
+        if number == before:
+            return True
+    return False
+
+
+def _index(collection: Collection) -> list[str]:
+    rows, ids = index_faults(collection)
+    return [f"row {row} is not what the index has under its id" for row in rows] + [
+        f"the id {id_.decode(errors='replace')!r} leads to no row of that id" for id_ in ids
+    ]
+
+
+def _vectors(collection: Collection) -> list[str]:
+    return [f"row {row} has no vector of {collection.dimensions} dimensions" for row in without_vector(collection)]
+
+
+def without_vector(collection: Collection) -> list[int]:
+    """Rows that have no vector of the right length."""
+    rocks, scope, size = collection.rocks, collection.scope, 4 * collection.dimensions
+    have = {int.from_bytes(key[-8:], "big") for key, value in rocks.scan("vectors", scope) if len(value) == size}
+    lost = []
+    for key, _ in rocks.scan("rows", scope):
+        if (row := int.from_bytes(key[-8:], "big")) not in have:
+            vector = rocks.get("vectors", key)
+            if (vector is None or len(vector) != size) and rocks.get("rows", key) is not None:
+                lost.append(row)
+    return lost
+
+
+def memory_faults(collection: Collection) -> list[str]:
+    """The table against RocksDB, and places against delta and graph. Rows without a vector are not in memory."""
+    rocks, scope = collection.rocks, collection.scope
     stored = {int.from_bytes(key[-8:], "big") for key, _ in rocks.scan("rows", scope)}
     with collection.lock:
-        view, graph = collection.table.view(), collection.graph
+        view = collection.table.view()
         alive = set(view.rows[view.alive].tolist())
         fresh = set(view.rows[view.alive & (view.place == FRESH)].tolist())
         fresh -= set(collection.delta.view().rows.tolist())
         hot = np.flatnonzero(view.alive & (view.place == HOT))
-        wrong_nodes = _wrong_nodes(graph, view.rows[hot], view.node[hot])
-        warm = np.flatnonzero(view.alive & (view.place == WARM))
-        homeless = view.rows[warm[view.group[warm] < 0]].tolist()
+        wrong_nodes = view.rows[hot[~_at_node(collection, hot)]].tolist()
     problems = []
-    for row in sorted(alive ^ stored):
+    differing = alive ^ stored
+    for row in sorted(differing - set(without_vector(collection)) if differing else ()):
         there = rocks.get("rows", scope + keys.number(row)) is not None
         with collection.lock:
             now = collection.table.view()
             slot = int(now.slots_of(np.array([row], np.uint64))[0])
             known = slot >= 0 and bool(now.alive[slot])
         if there != known:
-            problems.append(Problem(name, "graph", f"row {row} is {'not ' if there else ''}in memory"))
-    problems += [Problem(name, "graph", f"row {row} is not in the delta") for row in sorted(fresh)]
-    problems += [Problem(name, "graph", f"row {row} is not at its node of the graph") for row in wrong_nodes]
-    problems += [Problem(name, "shards", f"row {row} is in no shard") for row in homeless]
-    return _at_most(problems)
+            problems.append(f"row {row} is in memory and not stored" if known else f"row {row} is not in memory")
+    problems += [f"row {row} is not in the delta" for row in sorted(fresh)]
+    problems += [f"row {row} is not at its node of the graph" for row in wrong_nodes]
+    return problems
 
 
-def _wrong_nodes(graph: Graph | None, rows: np.ndarray, nodes: np.ndarray) -> list[int]:
-    if graph is None:
-        return [int(row) for row in rows]
+def _at_node(collection: Collection, hot: Slots) -> NDArray[np.bool_]:
+    """Which of these hot rows searches find at their nodes, shape [n]."""
+    view, graph = collection.table.view(), collection.graph
+    nodes = view.node[hot].astype(np.int64)
+    if graph is None or not len(graph):
+        return np.zeros(len(hot), np.bool_)
     inside = (nodes >= 0) & (nodes < len(graph))
-    right = inside & (graph.rows[np.where(inside, nodes, 0)] == rows) if len(graph) else inside
-    return [int(row) for row in rows[~right]]
+    nodes = np.where(inside, nodes, 0)
+    right: NDArray[np.bool_] = inside & (graph.rows[nodes] == view.rows[hot]) & graph.shown(nodes)
+    return right
+
+
+def misplaced(collection: Collection) -> Slots:
+    """Slots of warm rows that are not in the row group where the table has them. Groups that cannot be read do not count."""
+    shards = collection.shards
+    turn = collection.readers.enter()  # so that no shard is taken away
+    try:
+        with collection.lock:
+            view = collection.table.view()
+            warm = view.alive & (view.place == WARM)
+        found = np.zeros(len(view), np.bool_)
+        for entry in shards.entries:
+            for group in shards.numbers_of(entry.name):
+                try:
+                    rows = shards.group_vectors(group)[0]
+                except DataPlaneError:
+                    found |= view.group == group
+                    continue
+                slots = view.slots_of(rows)
+                slots = slots[slots >= 0]
+                found[slots[view.group[slots] == group]] = True
+        missing: Slots = np.flatnonzero(warm & view.alive & ~found)
+        return missing
+    finally:
+        collection.readers.leave(turn)
 
 
 def _text(collection: Collection) -> list[Problem]:

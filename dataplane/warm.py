@@ -12,10 +12,11 @@ Row groups have numbers over all shards of the process's life: rising, never use
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -57,8 +58,12 @@ class WarmShards:
         self._first: dict[str, int] = {}
         self.problems: list[str] = []  # what was found damaged, and dropped
 
-    def open(self) -> None:
-        """Take up the shards that the manifest names; a damaged manifest or shard is dropped, and named in `problems`."""
+    def open(self, seq: int) -> None:
+        """Take up the shards that the manifest names; a damaged manifest or shard is dropped, and named in `problems`.
+
+        So is a shard that was built beyond `seq`, the last change that RocksDB has: numbers of rows that a loss of power took
+        are given out again.
+        """
         if not self._folder.is_dir():
             return
         remove_leftovers(self._folder)
@@ -71,14 +76,17 @@ class WarmShards:
             )
         self._next_number = manifest.next_number
         for entry in manifest.shards:
+            if entry.seq > seq:
+                self._note(f"{self._folder / entry.name} knows rows that a loss of power took.")
+                continue
             try:
                 self._add(Shard.open(self._folder / entry.name, entry))
             except DataPlaneError as error:
                 self._note(f"{error} Its rows are read from RocksDB.")
         named = set(self._shards)
         stray = [path.name for path in self._folder.glob("shard-*.parquet") if path.name not in named]
-        if stray or len(named) < len(manifest.shards):
-            self._write_manifest()
+        if stray or self.problems:
+            self.write_manifest()
             remove_files(self._folder, stray)
 
     def _note(self, problem: str) -> None:
@@ -117,7 +125,7 @@ class WarmShards:
         shard = Shard.open(self._folder / name, entry)
         with self._lock:
             first = self._add(shard)
-        self._write_manifest()
+        self.write_manifest()
         groups = np.empty(len(rows), np.int64)
         for number, members in enumerate(found.groups):
             groups[members] = first + number
@@ -167,17 +175,33 @@ class WarmShards:
         shard = self._shards.pop(name)
         first = self._first.pop(name)
         self._groups[first : first + len(shard.entry.groups)] = [None] * len(shard.entry.groups)
-        self._write_manifest()
+        self.write_manifest()
         shard.close()
         remove_files(self._folder, [name])
+
+    def holding(self, ids: Collection[str]) -> list[str]:
+        """The names of the shards that hold rows with any of these ids, live or not, or that cannot be read.
+
+        Reads the ids of all shards. While nobody changes them.
+        """
+        return [name for name, shard in list(self._shards.items()) if _holds(shard, ids)]
 
     def shard_of(self, group: int) -> str:
         """The name of the shard that a row group is in."""
         return self._group(group)[0].entry.name
 
+    def damaged(self) -> dict[str, list[str]]:
+        """Read every shard; of those that are damaged what is wrong, one sentence a problem."""
+        found: dict[str, list[str]] = {}
+        for name, shard in list(self._shards.items()):
+            with contextlib.suppress(Closed):  # it was taken away meanwhile
+                if problems := shard.verify():
+                    found[name] = problems
+        return found
+
     def verify(self) -> list[str]:
         """Read everything; what is wrong, one sentence a problem."""
-        problems = [problem for shard in list(self._shards.values()) for problem in shard.verify()]
+        problems = [problem for found in self.damaged().values() for problem in found]
         if self._shards:
             try:
                 read_manifest(self._folder / MANIFEST)
@@ -185,7 +209,8 @@ class WarmShards:
                 problems.append(str(error))
         return problems
 
-    def _write_manifest(self) -> None:
+    def write_manifest(self) -> None:
+        """Name the valid shards on the disk. Raises StorageFull, Unavailable."""
         entries = self.entries
         write_bytes(
             self._folder / MANIFEST,
@@ -196,6 +221,15 @@ class WarmShards:
         """Close all files."""
         for shard in self._shards.values():
             shard.close()
+
+
+def _holds(shard: Shard, ids: Collection[str]) -> bool:
+    try:
+        return any(id_ in ids for group in range(len(shard.entry.groups)) for id_ in shard.read_rows(group).ids)
+    except Damaged:
+        return True
+    finally:
+        shard.release()
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -55,6 +55,10 @@ class Draft:
         stored = dict(zip(missing, self._rocks.get_many(family, missing), strict=True))
         return [stored[key] if key in stored else self._pending[family, key] for key in keys]
 
+    def has_prefix(self, family: str, prefix: bytes) -> bool:
+        """Whether a stored key begins with `prefix`. What the batch changes is not seen: put it in alone."""
+        return self._rocks.last_key(family, prefix) is not None
+
     def put(self, family: str, key: bytes, value: bytes, *, read_again: bool = True) -> None:
         """Set a value. `read_again=False`: no later draft of the batch reads this key."""
         if read_again:

@@ -12,7 +12,7 @@ hashed and compared with every entry in constant time, so that neither the order
 
 Without keys, loopback is open to programs. A web page in a browser on the same machine also reaches loopback; it is kept
 out by its own headers, which it cannot change: Host (DNS rebinding), Origin and Content-Type (no simple request can
-carry application/json).
+carry application/json; a form that uploads a file can be sent by any page, and always tells its Origin).
 """
 
 from __future__ import annotations

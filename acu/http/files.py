@@ -8,12 +8,12 @@ from io import FileIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
-from urllib.parse import quote
 
 import msgspec
 from aiohttp import web
 
 from acu.http.disk import on_disk
+from acu.http.disposition import attachment
 from acu.http.exchange import Exchange, encoded
 from acu.http.library import FORM_REFUSALS, READ_REFUSALS, WRITE_REFUSALS, LibrarySource
 from acu.http.multipart import Uploads
@@ -46,7 +46,7 @@ def routes(library: LibrarySource, uploads: Uploads) -> tuple[Route, ...]:
     """The endpoints' entries in the table."""
 
     async def create(exchange: Exchange) -> web.StreamResponse:
-        files, tenant = library(), exchange.caller.tenant
+        files, tenant = await library(), exchange.caller.tenant
         path, limit = files.new_upload(tenant), files.max_file_bytes
         async with uploads.receive(exchange.request, tenant, path, limit, check_field) as upload:
             form = file_form(upload.fields, upload.filename)
@@ -55,7 +55,7 @@ def routes(library: LibrarySource, uploads: Uploads) -> tuple[Route, ...]:
 
     async def listing(exchange: Exchange) -> web.StreamResponse:
         query = decode_query(exchange.request.query, FilesQuery)
-        page = await library().files(exchange.caller.tenant, page_request(query), given(query.purpose))
+        page = await (await library()).files(exchange.caller.tenant, page_request(query), given(query.purpose))
 
         def encode() -> bytes:
             first, last = ends(page.data)
@@ -65,16 +65,16 @@ def routes(library: LibrarySource, uploads: Uploads) -> tuple[Route, ...]:
         return exchange.json(await encoded(encode, len(page.data) * FIELDS))
 
     async def retrieve(exchange: Exchange) -> web.StreamResponse:
-        file = await library().file(exchange.caller.tenant, exchange.path_arguments["file_id"])
+        file = await (await library()).file(exchange.caller.tenant, exchange.path_arguments["file_id"])
         return exchange.json(msgspec.json.encode(file_body(file)))
 
     async def delete(exchange: Exchange) -> web.StreamResponse:
         file_id = exchange.path_arguments["file_id"]
-        await library().delete_file(exchange.caller.tenant, file_id)
+        await (await library()).delete_file(exchange.caller.tenant, file_id)
         return exchange.json(msgspec.json.encode(FileDeleted(id=file_id)))
 
     async def content(exchange: Exchange) -> web.StreamResponse:
-        files, tenant, file_id = library(), exchange.caller.tenant, exchange.path_arguments["file_id"]
+        files, tenant, file_id = await library(), exchange.caller.tenant, exchange.path_arguments["file_id"]
         file = await files.file(tenant, file_id)
         return await send_file(exchange, files.file_path(tenant, file_id), file.filename)
 
@@ -148,7 +148,6 @@ async def send_file(exchange: Exchange, path: Path, filename: str) -> web.Stream
         await response.prepare(exchange.request)
         exchange.status = 200
         if exchange.request.method != "HEAD":
-            exchange.streamed = True
             await _send_all(exchange, file, size, response)
         await response.write_eof()
     return response
@@ -171,12 +170,11 @@ async def _send_all(exchange: Exchange, file: FileIO, size: int, response: web.S
 
 
 def _headers(exchange: Exchange, filename: str, size: int) -> dict[str, str]:
-    plain = "".join(char if char.isascii() and char.isprintable() and char not in '"\\%' else "_" for char in filename)
     return {
         **exchange.response_headers(),
         "content-type": TYPES.get(Path(filename).suffix.lower(), BYTES_TYPE),
         "content-length": str(size),
-        "content-disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(filename, safe='')}",
+        "content-disposition": attachment(filename),
         "content-security-policy": "sandbox; default-src 'none'",
         "x-content-type-options": "nosniff",
     }

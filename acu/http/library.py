@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from agentflow.library.refusals import DataUnavailable
@@ -11,19 +11,19 @@ from agentflow.library.refusals import DataUnavailable
 if TYPE_CHECKING:  # it brings the whole data plane with it, which a face without one does not need
     from agentflow.library.library import Library
 
-LibrarySource = Callable[[], "Library"]
-"""Gives the library, or raises DataUnavailable with the reason why there is none and when to ask again."""
+LibrarySource = Callable[[], Awaitable["Library"]]
+"""Gives the library, which may be opened first; or raises DataUnavailable with the reason and when to ask again."""
 
+# What endpoints that read, write, take a body or a form may answer with besides what any may.
 READ_REFUSALS = (404,)
 WRITE_REFUSALS = (404, 507)
 BODY_REFUSALS = (404, 408, 413, 415, 417, 507)
 FORM_REFUSALS = (408, 413, 415, 417, 507)
 
 
-def no_library() -> Library:
-    """The source of a daemon that keeps nothing."""
+async def no_library() -> Library:
+    """The source of a face that was given none."""
     raise DataUnavailable(
-        "This daemon runs without a data plane: it keeps no files and no vector stores. "
-        "Set data_plane.path in its configuration.",
+        "This server was started without a data plane, and keeps no files and no vector stores. Use `acu serve`.",
         retry_after_s=math.inf,
     )

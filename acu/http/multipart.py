@@ -2,7 +2,7 @@
 
 A form here has one file and some short texts, in any order. The texts are checked as they come, so that a mistake is
 told before the file has been sent for nothing. The file is written in pieces of WRITE_BYTES; nothing else of it is in
-memory. The parts are told apart by aiohttp's reader; their heads are read here, strictly and without a word to the log.
+memory. The parts are told apart by aiohttp's reader, their heads are read by disposition.py.
 
 Time: an upload may take hours, so that no clock runs on the whole. But every `patience_s` seconds of waiting for the
 client must bring LEAST_SENT bytes, or the rest: else 408. Time that the disk takes is not counted.
@@ -18,13 +18,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
-import unicodedata
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import unquote
 
 from aiohttp import BodyPartReader, MultipartReader, web
 from aiohttp.helpers import parse_mimetype
@@ -35,9 +32,9 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from acu.http.bodies import check_headers, invite
 from acu.http.disk import on_disk
+from acu.http.disposition import FILE_FIELD, PartHead, clean_filename, part_head
 from acu.http.errors import BadRequest, HttpError, retry_headers
 
-FILE_FIELD = "file"
 AT_A_TIME = 64
 TENANT_AT_A_TIME = 16
 RETRY_S = 2.0
@@ -49,19 +46,8 @@ HEAD_BYTES = 4 * 1024  # of a line of a part's head
 HEAD_LINES = 16
 LINES = 256  # of heads and boundaries, and before the first of them: each is a turn of the reader
 FORM_BYTES = 64 * 1024  # of all of a form that is not its file
-FILENAME_CHARS = 255
 
 Check = Callable[[str, str], None]
-
-_DISPOSITION = re.compile(r'\s*;\s*(?P<key>[A-Za-z]+\*?)\s*=\s*(?P<value>"(?:[^"\\]|\\.)*"|[^\s;"]+)\s*')
-_PLAIN_ENCODINGS = ("", "7bit", "8bit", "binary")
-
-
-class PartHead(Struct, frozen=True):
-    """What a part is called. `filename` is None for a text."""
-
-    name: str
-    filename: str | None
 
 
 class Upload(Struct, frozen=True):
@@ -278,69 +264,9 @@ class Form:
         await on_disk(self._file.write, bytes(pending))
 
 
-def part_head(headers: CIMultiDictProxy[str]) -> PartHead:
-    """What a part's headers say. Raises BadRequest for what is no part of a form, or is encoded."""
-    if headers.get("Content-Transfer-Encoding", "").lower() not in _PLAIN_ENCODINGS or "Content-Encoding" in headers:
-        raise BadRequest("A part of the form is encoded; send the file's bytes as they are.", code="invalid_form")
-    given = headers.getall("Content-Disposition", [])
-    parameters = _disposition(given[0]) if len(given) == 1 else {}
-    name = parameters.get("name")
-    if not name:
-        raise BadRequest(
-            "A part of the form has no 'Content-Disposition: form-data; name=\"...\"'.", code="invalid_form"
-        )
-    return PartHead(name, _wide_filename(parameters) or parameters.get("filename"))
-
-
-def clean_filename(filename: str | None) -> str:
-    """The name of a file without the folders that some clients send with it. Raises BadRequest for what is no name."""
-    if filename is None:
-        raise BadRequest(f"'{FILE_FIELD}' must be a file: its part of the form needs a 'filename'.", param=FILE_FIELD)
-    name = filename.replace("\\", "/").rpartition("/")[2].strip()
-    if not name or name in (".", ".."):
-        raise BadRequest("The file has no name.", param=FILE_FIELD, code="invalid_filename")
-    if len(name) > FILENAME_CHARS:
-        raise BadRequest(
-            f"The file's name is longer than {FILENAME_CHARS} characters.", param=FILE_FIELD, code="invalid_filename"
-        )
-    if any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in name):  # Cs: bytes that are no UTF-8
-        raise BadRequest(
-            "The file's name must be UTF-8 without control characters.", param=FILE_FIELD, code="invalid_filename"
-        )
-    return name
-
-
 def too_large(limit: int) -> HttpError:
     """The refusal of a file of more than `limit` bytes."""
     return HttpError(413, f"The file is larger than {limit} bytes.", code="file_too_large", param=FILE_FIELD)
-
-
-def _disposition(value: str) -> dict[str, str]:
-    """The parameters of `form-data; ...`; none where it is anything else. Quoted as browsers and RFC 7578 have it."""
-    kind, _, _ = value.partition(";")
-    if kind.strip().lower() != "form-data":
-        return {}
-    parameters: dict[str, str] = {}
-    at = len(kind)
-    while at < len(value):
-        found = _DISPOSITION.match(value, at)
-        if found is None or found["key"].lower() in parameters:
-            return {}
-        text = found["value"]
-        if text.startswith('"'):
-            text = re.sub(r"\\([\"\\])", r"\1", text[1:-1])
-            text = text.replace("%22", '"').replace("%0D", "\r").replace("%0A", "\n")
-        parameters[found["key"].lower()] = text
-        at = found.end()
-    return parameters
-
-
-def _wide_filename(parameters: dict[str, str]) -> str | None:
-    """The `filename*` of RFC 5987: `UTF-8''%e2%82%ac.txt`."""
-    charset, quote, rest = parameters.get("filename*", "").partition("'")
-    if not quote or charset.lower() != "utf-8":
-        return None
-    return unquote(rest.partition("'")[2], errors="surrogateescape")
 
 
 def _parts(request: web.BaseRequest, inflow: Inflow) -> Parts:

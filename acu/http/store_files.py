@@ -46,34 +46,34 @@ def file_routes(library: LibrarySource) -> tuple[Route, ...]:
 
     async def attach(exchange: Exchange) -> web.StreamResponse:
         wanted = attachment(ATTACH_DECODER.decode(exchange.take_body()))
-        file = await library().attach(exchange.caller.tenant, store_id(exchange), wanted)
+        file = await (await library()).attach(exchange.caller.tenant, store_id(exchange), wanted)
         return exchange.json(msgspec.json.encode(file_object(file)))
 
     async def listing(exchange: Exchange) -> web.StreamResponse:
         query = decode_query(exchange.request.query, StoreFilesQuery)
-        page = await library().store_files(
+        page = await (await library()).store_files(
             exchange.caller.tenant, store_id(exchange), page_request(query), status(query)
         )
         return _page(exchange, page)
 
     async def retrieve(exchange: Exchange) -> web.StreamResponse:
-        file = await library().store_file(exchange.caller.tenant, store_id(exchange), file_id(exchange))
+        file = await (await library()).store_file(exchange.caller.tenant, store_id(exchange), file_id(exchange))
         return exchange.json(msgspec.json.encode(file_object(file)))
 
     async def update(exchange: Exchange) -> web.StreamResponse:
         attributes = new_attributes(ATTRIBUTES_DECODER.decode(exchange.take_body()))
-        file = await library().update_attributes(
+        file = await (await library()).update_attributes(
             exchange.caller.tenant, store_id(exchange), file_id(exchange), attributes
         )
         return exchange.json(msgspec.json.encode(file_object(file)))
 
     async def detach(exchange: Exchange) -> web.StreamResponse:
-        await library().detach(exchange.caller.tenant, store_id(exchange), file_id(exchange))
+        await (await library()).detach(exchange.caller.tenant, store_id(exchange), file_id(exchange))
         return exchange.json(msgspec.json.encode(StoreFileDeleted(id=file_id(exchange))))
 
     async def content(exchange: Exchange) -> web.StreamResponse:
         query = decode_query(exchange.request.query, ContentQuery)
-        chunks = await library().content(
+        chunks = await (await library()).content(
             exchange.caller.tenant, store_id(exchange), file_id(exchange), query.page, query.limit
         )
         size = sum(map(len, chunks.texts)) // CHARS_A_VALUE
@@ -152,20 +152,20 @@ def batch_routes(library: LibrarySource) -> tuple[Route, ...]:
 
     async def create(exchange: Exchange) -> web.StreamResponse:
         wanted = attachments(BATCH_DECODER.decode(exchange.take_body()))
-        batch = await library().create_batch(exchange.caller.tenant, store_id(exchange), wanted)
+        batch = await (await library()).create_batch(exchange.caller.tenant, store_id(exchange), wanted)
         return exchange.json(msgspec.json.encode(batch_object(batch)))
 
     async def retrieve(exchange: Exchange) -> web.StreamResponse:
-        batch = await library().batch(exchange.caller.tenant, store_id(exchange), batch_id(exchange))
+        batch = await (await library()).batch(exchange.caller.tenant, store_id(exchange), batch_id(exchange))
         return exchange.json(msgspec.json.encode(batch_object(batch)))
 
     async def cancel(exchange: Exchange) -> web.StreamResponse:
-        batch = await library().cancel_batch(exchange.caller.tenant, store_id(exchange), batch_id(exchange))
+        batch = await (await library()).cancel_batch(exchange.caller.tenant, store_id(exchange), batch_id(exchange))
         return exchange.json(msgspec.json.encode(batch_object(batch)))
 
     async def listing(exchange: Exchange) -> web.StreamResponse:
         query = decode_query(exchange.request.query, StoreFilesQuery)
-        page = await library().batch_files(
+        page = await (await library()).batch_files(
             exchange.caller.tenant, store_id(exchange), batch_id(exchange), page_request(query), status(query)
         )
         return _page(exchange, page)

@@ -38,33 +38,33 @@ def routes(library: LibrarySource) -> tuple[Route, ...]:
 
     async def create(exchange: Exchange) -> web.StreamResponse:
         body = STORE_DECODER.decode(exchange.take_body())
-        store = await library().create_store(exchange.caller.tenant, new_store(body))
+        store = await (await library()).create_store(exchange.caller.tenant, new_store(body))
         return exchange.json(msgspec.json.encode(store_object(store)))
 
     async def listing(exchange: Exchange) -> web.StreamResponse:
         query = decode_query(exchange.request.query, StoresQuery)
-        page = await library().stores(exchange.caller.tenant, page_request(query))
+        page = await (await library()).stores(exchange.caller.tenant, page_request(query))
         first, last = ends(page.data)
         stores = [store_object(store) for store in page.data]
         answer = VectorStoreList(data=stores, first_id=first, last_id=last, has_more=page.has_more)
         return exchange.json(msgspec.json.encode(answer))
 
     async def retrieve(exchange: Exchange) -> web.StreamResponse:
-        store = await library().store(exchange.caller.tenant, store_id(exchange))
+        store = await (await library()).store(exchange.caller.tenant, store_id(exchange))
         return exchange.json(msgspec.json.encode(store_object(store)))
 
     async def update(exchange: Exchange) -> web.StreamResponse:
         changes = store_changes(STORE_UPDATE_DECODER.decode(exchange.take_body()))
-        store = await library().update_store(exchange.caller.tenant, store_id(exchange), changes)
+        store = await (await library()).update_store(exchange.caller.tenant, store_id(exchange), changes)
         return exchange.json(msgspec.json.encode(store_object(store)))
 
     async def delete(exchange: Exchange) -> web.StreamResponse:
-        await library().delete_store(exchange.caller.tenant, store_id(exchange))
+        await (await library()).delete_store(exchange.caller.tenant, store_id(exchange))
         return exchange.json(msgspec.json.encode(VectorStoreDeleted(id=store_id(exchange))))
 
     async def search(exchange: Exchange) -> web.StreamResponse:
         request = search_request(SEARCH_DECODER.decode(exchange.take_body()), exchange.deadline_s())
-        hits = await library().search(exchange.caller.tenant, store_id(exchange), request)
+        hits = await (await library()).search(exchange.caller.tenant, store_id(exchange), request)
         return exchange.json(msgspec.json.encode(search_results(request.queries, hits)))
 
     return (

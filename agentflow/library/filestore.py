@@ -5,7 +5,8 @@
 
 Ordering. An upload is fsynced and moved to its place (fsync of both folders), then its record is stored, then its id is told. A
 file goes the other way: first its record, then its bytes. So a record has its bytes, and bytes without a record are what
-a crash left: the next start removes them, and every upload that was not finished.
+a crash left: the next start removes them, and every upload that was not finished. Only where the disk is too full for
+the record to be removed do the bytes go first, which makes room: such a file can be deleted again, but not read.
 
 What is told of a name on disk comes from ids that the library made: no caller's text becomes part of a path.
 """
@@ -24,6 +25,7 @@ from typing import Final
 from agentflow.errors import InvalidRequest
 from agentflow.library.config import LibraryConfig
 from agentflow.library.errors import FileTooLarge
+from agentflow.library.extraction import shown
 from agentflow.library.ids import Ids
 from agentflow.library.paging import paged
 from agentflow.library.planeerrors import translated
@@ -31,6 +33,7 @@ from agentflow.library.records import FileRecord
 from agentflow.library.refusals import NotStored, QuotaExceeded
 from agentflow.library.shelf import Shelf, Shelves
 from agentflow.library.values import PURPOSES, FileObject, Page, PageRequest
+from dataplane.errors import StorageFull
 
 MIB: Final = 1 << 20
 MAX_FILENAME: Final = 512
@@ -113,7 +116,7 @@ class FileStore:
         """Raises NotStored, also for a file that has expired."""
         record = self._shelves.of(tenant).files.get(file_id)
         if record is None or _expired(record):
-            raise NotStored(f"No such file: {file_id!r}.", param="file_id")
+            raise NotStored(f"No such file: {shown(file_id)!r}.", param="file_id")
         return record
 
     def told(self, tenant: str, file_id: str) -> FileObject:
@@ -128,13 +131,18 @@ class FileStore:
         return Page(tuple(map(_told, page.data)), page.has_more)
 
     async def delete(self, tenant: str, file_id: str) -> None:
-        """Remove the record, then the bytes. Raises NotStored."""
+        """Remove the record, then the bytes; if the disk is full, the bytes first. Raises NotStored, DiskFull."""
         shelf = self._shelves.of(tenant)
         if file_id not in shelf.files:
-            raise NotStored(f"No such file: {file_id!r}.", param="file_id")
+            raise NotStored(f"No such file: {shown(file_id)!r}.", param="file_id")
+        path = self.path(tenant, file_id)
         with translated():
-            await shelf.delete_file(file_id)
-            await asyncio.to_thread(self.path(tenant, file_id).unlink, missing_ok=True)
+            try:
+                await shelf.delete_file(file_id)
+            except StorageFull:  # deleting files is how their owner makes room
+                await asyncio.to_thread(path.unlink, missing_ok=True)
+                await shelf.delete_file(file_id)
+            await asyncio.to_thread(path.unlink, missing_ok=True)
 
     def expired(self) -> list[tuple[str, str]]:
         """Tenants and ids of files that are to go."""
@@ -182,7 +190,7 @@ def _expired(record: FileRecord) -> bool:
 def _check_purpose(purpose: str) -> None:
     if purpose not in PURPOSES:
         allowed = ", ".join(PURPOSES)
-        raise InvalidRequest(f"{purpose!r} is no purpose of a file. Allowed: {allowed}.", param="purpose")
+        raise InvalidRequest(f"{shown(purpose)!r} is no purpose of a file. Allowed: {allowed}.", param="purpose")
 
 
 def _check_expiry(seconds: int | None) -> None:

@@ -163,11 +163,7 @@ class Library:
     async def _delete_file(self, tenant: str, file_id: str) -> list[str]:
         """The stores that had it."""
         await self._files.delete(tenant, file_id)
-        stores = self._entries.holding(tenant, file_id)
-        for store_id in stores:
-            with contextlib.suppress(NotStored):  # detached or deleted meanwhile
-                await self._entries.detach(tenant, store_id, file_id)
-        return stores
+        return await self._entries.detach_everywhere(tenant, file_id)
 
     def file_path(self, tenant: str, file_id: str) -> Path:
         """Where the bytes of a file lie, to be read. Raises NotStored."""
@@ -313,9 +309,6 @@ class Library:
     async def _detach_orphans(self) -> None:
         """Detach files whose deletion a crash cut off."""
         for shelf in self._shelves.all():
-            for store_id, store in list(shelf.stores.items()):
-                orphans = [
-                    id_ for id_, entry in store.entries.items() if id_ not in shelf.files and entry.due != "remove"
-                ]
-                for file_id in orphans if store.record.due != "remove" else ():
-                    await self._changes.run(self._entries.detach(shelf.tenant, store_id, file_id))
+            attached = {file_id for store in shelf.stores.values() for file_id in store.entries}
+            for file_id in attached - shelf.files.keys():
+                await self._changes.run(self._entries.detach_everywhere(shelf.tenant, file_id))

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TypeVar
 
 from agentflow.errors import InvalidRequest
+from agentflow.library.extraction import shown
 from agentflow.library.refusals import NotStored
 from agentflow.library.values import Page, PageRequest
 
@@ -38,5 +39,5 @@ def paged(oldest_first: Iterable[T], id_of: Callable[[T], str], request: PageReq
 
 def _place(places: dict[str, int], id_: str, param: str) -> int:
     if id_ not in places:
-        raise NotStored(f"There is no {id_!r} in this list.", param=param)
+        raise NotStored(f"There is no {shown(id_)!r} in this list.", param=param)
     return places[id_]

@@ -16,6 +16,7 @@ from collections.abc import Coroutine
 from operator import itemgetter
 from typing import Any, TypeVar
 
+from agentflow.library.extraction import shown
 from agentflow.library.records import HOUSE, BatchRecord, EntryRecord, FileRecord, Records, StoreRecord
 from agentflow.library.refusals import NotStored
 from agentflow.library.values import FileCounts
@@ -45,7 +46,9 @@ class StoreShelf:
         """Raises NotStored, also for an entry that is being removed."""
         entry = self.entries.get(file_id)
         if entry is None or entry.due == "remove":
-            raise NotStored(f"No file with id {file_id!r} is in vector store {self.record.id!r}.", param="file_id")
+            raise NotStored(
+                f"No file with id {shown(file_id)!r} is in vector store {self.record.id!r}.", param="file_id"
+            )
         return entry
 
     def batch(self, batch_id: str) -> BatchRecord:
@@ -53,7 +56,7 @@ class StoreShelf:
         try:
             return self.batches[batch_id]
         except KeyError:
-            message = f"There is no file batch {batch_id!r} in vector store {self.record.id!r}."
+            message = f"There is no file batch {shown(batch_id)!r} in vector store {self.record.id!r}."
             raise NotStored(message, param="batch_id") from None
 
     def set_entry(self, entry: EntryRecord) -> None:
@@ -108,7 +111,7 @@ class Shelf:
         """Raises NotStored, also for a store that is being removed."""
         shelf = self.stores.get(store_id)
         if shelf is None or shelf.record.due == "remove":
-            raise NotStored(f"There is no vector store with id {store_id!r}.", param="vector_store_id")
+            raise NotStored(f"There is no vector store with id {shown(store_id)!r}.", param="vector_store_id")
         return shelf
 
     async def put_file(self, file: FileRecord) -> None:

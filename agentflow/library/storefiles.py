@@ -162,10 +162,24 @@ class StoreFiles:
                 await shelf.put_entries(store_id, [replace(entry, due="remove")])
         self._workers.look(tenant, store_id, file_id)
 
-    def holding(self, tenant: str, file_id: str) -> list[str]:
-        """The stores that have a file."""
-        stores = self._shelves.of(tenant).stores
-        return [id_ for id_, store in stores.items() if file_id in store.entries and store.record.due != "remove"]
+    async def detach_everywhere(self, tenant: str, file_id: str) -> list[str]:
+        """Detach a file, whose record is gone, from every store. Returns their ids.
+
+        Each store's lock is waited for, because whoever has it may just be putting that file in.
+        """
+        shelf = self._shelves.of(tenant)
+        held: list[str] = []
+        for store_id, store in list(shelf.stores.items()):
+            async with store.lock:
+                entry = store.entries.get(file_id)
+                if entry is None or store.record.due == "remove" or store_id not in shelf.stores:
+                    continue
+                if entry.due != "remove":
+                    with translated():
+                        await shelf.put_entries(store_id, [replace(entry, due="remove")])
+            held.append(store_id)
+            self._workers.look(tenant, store_id, file_id)
+        return held
 
     # Batches
 

@@ -74,8 +74,8 @@ class Workers:
                 self.look(shelf.tenant, store.record.id, "")
                 for file_id in store.entries:
                     self.look(shelf.tenant, store.record.id, file_id)
-        lanes: tuple[Lane, ...] = ("quick", *(("slow",) * config.ingest_files))
-        self._tasks = [tasks.create_task(self._serve(lane)) for lane in lanes]
+        self._tasks = [tasks.create_task(self._serve("slow")) for _ in range(config.ingest_files)]
+        self._tasks.append(tasks.create_task(self._serve("quick")))
 
     async def stop(self) -> None:
         """Break off what is being done: the next start takes it up again."""

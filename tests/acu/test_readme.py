@@ -6,14 +6,14 @@ import re
 import subprocess
 import sys
 
-from tests.acu.running import ROOT, DaemonFactory
+from tests.acu.running import ROOT, DaemonFactory, RunningDaemon
 
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_openai_example_prints_the_answer(daemon: DaemonFactory) -> None:
-    running = daemon(script={"rules": [{"match": "capital of France", "answer": "The capital of France is Paris."}]})
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def run_example(number: int, running: RunningDaemon) -> str:
+    """What a Python example of the README prints."""
+    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[number]
     assert "http://127.0.0.1:8228" in code
     done = subprocess.run(
         [sys.executable, "-c", code.replace("http://127.0.0.1:8228", running.url)],
@@ -22,7 +22,18 @@ def test_the_openai_example_prints_the_answer(daemon: DaemonFactory) -> None:
         timeout=120,
         check=False,
     )
-    assert (done.stdout, done.returncode) == ("The capital of France is Paris.", 0), done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_openai_example_prints_the_answer(daemon: DaemonFactory) -> None:
+    running = daemon(script={"rules": [{"match": "capital of France", "answer": "The capital of France is Paris."}]})
+    assert run_example(0, running) == "The capital of France is Paris."
+
+
+def test_the_vector_store_example_finds_the_passage(daemon: DaemonFactory) -> None:
+    assert run_example(1, daemon()) == "paris.md # Paris\n\nParis is the capital of France.\n"
+    assert len(re.findall(r"```python\n", README)) == 2, "every example is run"
 
 
 def test_the_curl_example_gets_an_answer_over_the_unix_socket(daemon: DaemonFactory) -> None:

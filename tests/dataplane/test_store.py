@@ -25,7 +25,7 @@ async def plane(tmp_path: Path) -> AsyncIterator[DataPlane]:
 
 
 def problems(plane: DataPlane) -> list[str]:
-    return [problem.what for collection in plane._open_collections() for problem in verify(collection)]
+    return [problem.what for collection in plane.open_collections() for problem in verify(collection)]
 
 
 @pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])

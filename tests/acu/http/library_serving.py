@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from openai import AsyncOpenAI
+
+from acu.http.auth import Keys
 from acu.http.settings import HttpSettings
 from agentflow.engine.script import Script
 from agentflow.library.config import LibraryConfig
@@ -28,7 +32,7 @@ class LateLibrary:
     def __init__(self) -> None:
         self.library: Library | None = None
 
-    def __call__(self) -> Library:
+    async def __call__(self) -> Library:
         """The library, once it is open."""
         if self.library is None:
             raise DataUnavailable("The data plane is being opened.", retry_after_s=1.0)
@@ -76,6 +80,24 @@ async def background(library: Library) -> AsyncIterator[None]:
         await asyncio.wait([running, waiting])
         if not running.cancelled():
             running.result()
+
+
+def two_tenants(folder: Path) -> Keys:
+    """Keys of alice and of bob, who are tenants of the same names."""
+    file = folder / "keys.yaml"
+    file.write_text(json.dumps([{"name": name, "key": key_of(name), "tenant": name} for name in ("alice", "bob")]))
+    file.chmod(0o600)
+    return Keys(file)
+
+
+def key_of(name: str) -> str:
+    """The key of a tenant of `two_tenants`."""
+    return f"sk-{name}-0123456789"
+
+
+def client(served: Served, name: str = "alice") -> AsyncOpenAI:
+    """The real client, as it is used by a tenant of `two_tenants`."""
+    return AsyncOpenAI(api_key=key_of(name), base_url=f"{served.url}/v1", max_retries=0)
 
 
 def words(text: str) -> list[tuple[int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,11 @@ from typing import Any
 import openai
 import pytest
 import pytest_asyncio
-from openai import AsyncOpenAI
 
-from acu.http.auth import Keys
 from acu.http.multipart import TENANT_AT_A_TIME
 from agentflow.library.config import LibraryConfig
 from tests.acu.http.hostile import request
-from tests.acu.http.library_serving import LateLibrary, serving_library, uploads_left
+from tests.acu.http.library_serving import LateLibrary, client, serving_library, two_tenants, uploads_left
 from tests.acu.http.raw import Reply, read_reply, talk
 from tests.acu.http.serving import Served, limits, serving
 
@@ -33,19 +32,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served(folder: Path) -> AsyncIterator[Served]:
-    keys = folder / "keys.yaml"
-    keys.write_text(
-        json.dumps([{"name": name, "key": f"sk-{name}-0123456789", "tenant": name} for name in ("alice", "bob")])
-    )
-    keys.chmod(0o600)
     async with serving_library(
-        folder, limits(body_timeout_s=1.0), LibraryConfig(max_file_mb=1), keys=Keys(keys)
+        folder, limits(body_timeout_s=1.0), LibraryConfig(max_file_mb=1), keys=two_tenants(folder)
     ) as running:
         yield running
-
-
-def client(served: Served, name: str = "alice") -> AsyncOpenAI:
-    return AsyncOpenAI(api_key=f"sk-{name}-0123456789", base_url=f"{served.url}/v1", max_retries=0)
 
 
 def part(value: str, content: bytes) -> bytes:
@@ -321,6 +311,38 @@ async def test_more_uploads_of_a_tenant_than_may_be_at_a_time_are_told_to_come_a
     async with client(served) as ai, client(served, "bob") as other:
         await ai.files.delete(json.loads(again.body)["id"])
         await other.files.delete(json.loads(bobs.body)["id"])
+
+
+@on_one_loop
+async def test_a_file_that_is_cut_while_it_is_sent_ends_the_connection(served: Served, folder: Path) -> None:
+    async with client(served) as ai:
+        file = await ai.files.create(file=("a.bin", b"x" * 1_048_576), purpose="user_data")
+    raw = listing().replace(b"/v1/files ", f"/v1/files/{file.id}/content ".encode())
+    reader, writer = await served.connect(unix=True)
+    writer.write(raw)
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert b"content-length: 1048576\r\n" in head
+    assert b"application/octet-stream" in head
+    (path,) = await asyncio.to_thread(lambda: list(folder.rglob(file.id)))
+    os.truncate(path, 0)
+    assert len(await reader.read(-1)) < 1_048_576
+    async with asyncio.timeout(5):
+        while served.records[-1]["reason"] != "failed":
+            await asyncio.sleep(0.01)
+    async with client(served) as ai:
+        await ai.files.delete(file.id)
+
+
+@on_one_loop
+async def test_a_file_is_read_to_its_end_while_it_is_deleted(served: Served) -> None:
+    async with client(served) as ai:
+        file = await ai.files.create(file=("a.bin", b"x" * 1_048_576), purpose="user_data")
+        raw = listing().replace(b"/v1/files ", f"/v1/files/{file.id}/content ".encode())
+        reader, writer = await served.connect(unix=True)
+        writer.write(raw)
+        await reader.readuntil(b"\r\n\r\n")
+        await ai.files.delete(file.id)
+        assert await reader.readexactly(1_048_576) == b"x" * 1_048_576
 
 
 @on_one_loop

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -13,31 +12,22 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.streams import StreamReader
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from multidict import CIMultiDict, CIMultiDictProxy
 
 from acu.http.disk import on_disk
-from acu.http.errors import BadRequest, HttpError
+from acu.http.errors import HttpError
 from acu.http.multipart import (
-    FILENAME_CHARS,
     HEAD_BYTES,
     LEAST_SENT,
     TEXT_BYTES,
     Form,
     Inflow,
-    PartHead,
     Parts,
     TemporaryFile,
     Upload,
-    clean_filename,
-    part_head,
 )
 
 BOUNDARY = "boundary"
 CONTENT = b"\r\n--boundar\r\nline\r\n\r\n--\r\n\0\xff"
-
-
-def disposition(value: str, **more: str) -> CIMultiDictProxy[str]:
-    return CIMultiDictProxy(CIMultiDict({"Content-Disposition": value, **more}))
 
 
 def part(value: str, content: bytes, more: bytes = b"") -> bytes:
@@ -192,59 +182,6 @@ async def test_a_client_that_sends_enough_may_take_longer_than_the_patience(tmp_
     assert upload.size == 12 * LEAST_SENT
 
 
-@pytest.mark.parametrize(
-    ("value", "head"),
-    [
-        ('form-data; name="file"; filename="a.txt"', PartHead("file", "a.txt")),
-        ("FORM-DATA;name=file;filename=a.txt", PartHead("file", "a.txt")),
-        ('form-data; name="purpose"', PartHead("purpose", None)),
-        ('form-data; name="file"; filename="a;b;c=d.txt"', PartHead("file", "a;b;c=d.txt")),
-        (r'form-data; name="file"; filename="a\"b\\c"', PartHead("file", 'a"b\\c')),
-        ('form-data; name="file"; filename="say %22hi%22"', PartHead("file", 'say "hi"')),
-        ('form-data; name="file"; filename="C:\\dir\\a.txt"', PartHead("file", "C:\\dir\\a.txt")),
-        ('form-data; name="file"; filename=""', PartHead("file", "")),
-        ('form-data; name="file"; filename="é.txt"', PartHead("file", "é.txt")),
-        ('form-data; name="file"; filename="_.txt"; filename*=UTF-8\'\'%e2%82%ac.txt', PartHead("file", "€.txt")),
-        ('form-data; name="file"; filename="_.txt"; filename*=latin-1\'\'%80', PartHead("file", "_.txt")),
-    ],
-)
-def test_the_head_of_a_part_is_read_as_clients_write_it(value: str, head: PartHead) -> None:
-    assert part_head(disposition(value)) == head
-
-
-@pytest.mark.parametrize(
-    "value",
-    ["", "form-data", "attachment; name=a", 'form-data; name=""', "form-data; name=a; name=b", "form-data; name=a b"],
-)
-def test_the_head_of_a_part_without_a_name_is_refused(value: str) -> None:
-    with pytest.raises(BadRequest):
-        part_head(disposition(value))
-
-
-@pytest.mark.parametrize(
-    ("given", "name"),
-    [
-        ("a.txt", "a.txt"),
-        ("../../etc/passwd", "passwd"),
-        ("C:\\Users\\x\\a.txt", "a.txt"),
-        ("/etc/cron.d/job", "job"),
-        ("Screenshot at 9.41\u202fPM.png", "Screenshot at 9.41\u202fPM.png"),
-        ("x" * FILENAME_CHARS, "x" * FILENAME_CHARS),
-    ],
-)
-def test_a_files_name_is_kept_without_its_folders(given: str, name: str) -> None:
-    assert clean_filename(given) == name
-
-
-@pytest.mark.parametrize(
-    "given", [None, "", " ", ".", "..", "a/..", "a/", "a\0b", "a\nb", "a\x7f", "\udcff", "\u2028", "x" * 256]
-)
-def test_what_is_no_name_of_a_file_is_refused(given: str | None) -> None:
-    with pytest.raises(BadRequest) as caught:
-        clean_filename(given)
-    assert caught.value.param == "file"
-
-
 PIECES = st.sampled_from(
     [b"--boundary", b"--", b"\r\n", b"\n", b": ", b"Content-Disposition: form-data; name=", b'"file"', b"; filename=a"]
 ) | st.binary(max_size=20)
@@ -262,21 +199,3 @@ def test_noise_is_a_form_or_is_refused(pieces: list[bytes]) -> None:
             upload.path.unlink()
 
     asyncio.run(read())
-
-
-def test_a_disk_call_is_waited_for_when_its_caller_is_cancelled(tmp_path: Path) -> None:
-    done: list[str] = []
-
-    def slow() -> None:
-        time.sleep(0.05)
-        done.append("slow")
-
-    async def run() -> None:
-        task = asyncio.create_task(on_disk(slow))
-        await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert done == ["slow"]
-
-    asyncio.run(run())

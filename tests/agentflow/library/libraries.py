@@ -84,9 +84,9 @@ async def opened(folder: Path, script: Script | None = None, model: str = MODEL,
     extractor = Extractor()
     plane = await DataPlane.open(DataPlaneConfig(hot_layer_mem_mb=64), folder / "plane")
     state = StateStore(plane.rocks, plane.writer)
-    embedder = Embedder(service, model, spans, special_tokens=0)
-    library = await Library.open(plane, state, folder, embedder, extractor, LibraryConfig(**config))
+    embedder = Embedder(service, model, ByteTokenizer().spans, special_tokens=0)
     try:
+        library = await Library.open(plane, state, folder, embedder, extractor, LibraryConfig(**config))
         async with asyncio.TaskGroup() as tasks:
             await service.start(tasks)
             try:
@@ -112,11 +112,3 @@ def _service(script: Script | None, model: str, ended: list[Run]) -> Service:
         (lambda: ScriptedEmbedder(script),),
     )
     return Service((served,), SchedulerConfig(restart_backoff_s=0.01, deadline_s=1.0), ended.append)
-
-
-def spans(text: str) -> list[tuple[int, int]]:
-    """Each byte is a token."""
-    found: list[tuple[int, int]] = []
-    for place, character in enumerate(text):
-        found.extend([(place, place + 1)] * len(character.encode()))
-    return found

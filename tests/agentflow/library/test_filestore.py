@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,8 +16,9 @@ import pytest
 from agentflow.errors import InvalidRequest
 from agentflow.library.errors import FileTooLarge
 from agentflow.library.records import FileRecord
-from agentflow.library.refusals import NotStored, QuotaExceeded
-from agentflow.library.values import PURPOSES, PageRequest
+from agentflow.library.refusals import DiskFull, NotStored, QuotaExceeded
+from agentflow.library.values import PURPOSES, NewStore, PageRequest
+from dataplane.errors import Unavailable
 from tests.agentflow.library.libraries import TENANT, Desk, opened
 
 
@@ -32,42 +37,39 @@ async def test_an_upload_becomes_a_file_that_only_its_owner_can_read(tmp_path: P
         assert await desk.library.file(TENANT, file.id) == file
 
 
-@pytest.mark.parametrize("purpose", PURPOSES)
-async def test_every_purpose_of_openais_is_taken(tmp_path: Path, purpose: str) -> None:
+async def test_every_purpose_of_openais_is_taken(tmp_path: Path) -> None:
     async with opened(tmp_path) as desk:
-        assert (await desk.upload("x", purpose=purpose)).purpose == purpose
+        assert [(await desk.upload("x", purpose=purpose)).purpose for purpose in PURPOSES] == list(PURPOSES)
 
 
-@pytest.mark.parametrize(
-    ("content", "filename", "more", "param"),
-    [
-        ("x", "a.md", {"purpose": "fun"}, "purpose"),
-        ("x", "a.md", {"expires_after_s": 3599}, "expires_after.seconds"),
-        ("x", "a.md", {"expires_after_s": 2_592_001}, "expires_after.seconds"),
-        ("", "a.md", {}, "file"),
-        ("x", "", {}, "file"),
-        ("x", "..", {}, "file"),
-        ("x", "dir/", {}, "file"),
-        ("x", "a\0b", {}, "file"),
-        ("x", "\ud800.md", {}, "file"),
-        ("x", "n" * 513, {}, "file"),
-    ],
-)
-async def test_what_cannot_be_a_file_is_refused_and_leaves_nothing(
-    tmp_path: Path, content: str, filename: str, more: dict[str, object], param: str
-) -> None:
+WRONG_FILES: list[tuple[str, str, dict[str, Any], str]] = [
+    ("x", "a.md", {"purpose": "fun"}, "purpose"),
+    ("x", "a.md", {"expires_after_s": 3599}, "expires_after.seconds"),
+    ("x", "a.md", {"expires_after_s": 2_592_001}, "expires_after.seconds"),
+    ("", "a.md", {}, "file"),
+    ("x", "", {}, "file"),
+    ("x", "..", {}, "file"),
+    ("x", "dir/", {}, "file"),
+    ("x", "a\0b", {}, "file"),
+    ("x", "\ud800.md", {}, "file"),
+    ("x", "n" * 513, {}, "file"),
+]
+
+
+async def test_what_cannot_be_a_file_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     async with opened(tmp_path) as desk:
-        with pytest.raises(InvalidRequest) as refused:
-            await desk.upload(content, filename, **more)
-        assert refused.value.param == param
-        assert _on_disk(desk) == []
+        for content, filename, more, param in WRONG_FILES:
+            with pytest.raises(InvalidRequest) as refused:
+                await desk.upload(content, filename, **more)
+            assert refused.value.param == param
+            assert _on_disk(desk) == []
         assert (await desk.library.files(TENANT, PageRequest())).data == ()
 
 
-@pytest.mark.parametrize("filename", ["/etc/passwd", "..\\..\\passwd", "a/../passwd", " passwd "])
-async def test_of_a_path_only_the_name_is_kept(tmp_path: Path, filename: str) -> None:
+async def test_of_a_path_only_the_name_is_kept(tmp_path: Path) -> None:
     async with opened(tmp_path) as desk:
-        assert (await desk.upload("x", filename)).filename == "passwd"
+        for filename in ["/etc/passwd", "..\\..\\passwd", "a/../passwd", " passwd "]:
+            assert (await desk.upload("x", filename)).filename == "passwd"
 
 
 async def test_a_file_over_the_limit_is_refused(tmp_path: Path) -> None:
@@ -178,6 +180,49 @@ async def test_a_file_whose_record_cannot_be_stored_leaves_no_bytes(tmp_path: Pa
         with pytest.raises(Exception, match="clos"):
             await desk.upload("after")
         assert len(_on_disk(desk)) == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 48 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=48m", "none", str(folder)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        pytest.skip("this process may not mount a file system")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True, timeout=10)
+
+
+async def test_on_a_full_disk_writes_are_refused_searches_go_on_and_deleting_makes_room(small_disk: Path) -> None:
+    reached = False
+    with contextlib.suppress(Unavailable):  # of the data plane that closes before it has seen that there is room again
+        async with opened(small_disk) as desk:
+            await _fill(desk, small_disk)
+            reached = True
+    assert reached
+
+
+async def _fill(desk: Desk, small_disk: Path) -> None:
+    fox, large = await desk.upload("The fox."), await desk.upload(b"x" * (2 << 20))
+    store = await desk.store(fox.id)
+    ballast = small_disk / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    metadata = {str(n): "v" * 512 for n in range(16)}
+    with pytest.raises(DiskFull, match="disk of the data plane is full"):
+        for _ in range(500):
+            await desk.library.create_store(TENANT, NewStore(metadata=metadata))
+    assert [hit.file_id for hit in await desk.search(store, "fox", ranker="none")] == [fox.id]
+    assert (await desk.library.file(TENANT, fox.id)) == fox
+    path = desk.library.file_path(TENANT, large.id)
+    with contextlib.suppress(DiskFull):  # the data plane may take a moment to see that there is room again
+        await desk.library.delete_file(TENANT, large.id)
+    assert not path.exists()
+    ballast.unlink()
 
 
 def _on_disk(desk: Desk) -> list[Path]:

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,12 +18,13 @@ from agentflow.engine.script import Script
 from agentflow.errors import InvalidRequest
 from agentflow.library.chunking import ChunkingStrategy
 from agentflow.library.records import EntryRecord
-from agentflow.library.values import Attachment, FileCounts, PageRequest
+from agentflow.library.values import Attachment, FileCounts, NewStore, PageRequest
 from tests.agentflow.library.libraries import PATIENCE_S, TENANT, Desk, opened
 from tests.agentflow.library.pdf_files import pdf
 
 FOX = "The quick brown fox jumps over the lazy dog."
-SLOW = Script(embed_s=0.2)
+SLOW = Script(embed_s=0.1)
+VERY_SLOW = Script(embed_s=0.4)
 
 
 def many_words(words: int = 2000, name: str = "word") -> str:
@@ -38,29 +41,28 @@ async def test_every_request_for_vectors_passes_the_scheduler_with_low_priority(
         assert desk.ended[-1].priority == 0
 
 
-@pytest.mark.parametrize(
-    ("content", "filename", "code", "words"),
-    [
-        (b"PK\x03\x04" + b"\0" * 100, "a.docx", "unsupported_file", "ZIP archive"),
-        (b"\x89PNG\r\n", "a.png", "unsupported_file", "image"),
-        (b"caf\xe9", "a.txt", "invalid_file", "UTF-8"),
-        (b"%PDF-1.7 and no more", "a.pdf", "invalid_file", "a.pdf"),
-        (b"{broken", "a.json", "invalid_file", "a.json"),
-        (b"   \n ", "a.md", "invalid_file", "no text"),
-    ],
-)
-async def test_a_file_that_cannot_be_read_fails_with_its_reason(
-    tmp_path: Path, content: bytes, filename: str, code: str, words: str
-) -> None:
+UNREADABLE = [
+    (b"PK\x03\x04" + b"\0" * 100, "a.docx", "unsupported_file", "ZIP archive"),
+    (b"\x89PNG\r\n", "a.png", "unsupported_file", "image"),
+    (b"caf\xe9", "a.txt", "invalid_file", "UTF-8"),
+    (b"%PDF-1.7 and no more", "a.pdf", "invalid_file", "a.pdf"),
+    (b"{broken", "a.json", "invalid_file", "a.json"),
+    (b"   \n ", "a.md", "invalid_file", "no text"),
+]
+
+
+async def test_a_file_that_cannot_be_read_fails_with_its_reason(tmp_path: Path) -> None:
     async with opened(tmp_path) as desk:
-        bad, good = await desk.upload(content, filename), await desk.upload(FOX)
-        store = await desk.store(bad.id, good.id)
-        failed = await desk.library.store_file(TENANT, store, bad.id)
-        assert failed.status == "failed"
-        assert failed.last_error is not None
-        assert failed.last_error.code == code
-        assert words in failed.last_error.message
-        assert await desk.counts(store) == FileCounts(completed=1, failed=1)
+        bad = [await desk.upload(content, filename) for content, filename, _, _ in UNREADABLE]
+        good = await desk.upload(FOX)
+        store = await desk.store(*(one.id for one in bad), good.id)
+        for file, (_, _, code, words) in zip(bad, UNREADABLE, strict=True):
+            failed = await desk.library.store_file(TENANT, store, file.id)
+            assert failed.status == "failed"
+            assert failed.last_error is not None
+            assert failed.last_error.code == code
+            assert words in failed.last_error.message
+        assert await desk.counts(store) == FileCounts(completed=1, failed=len(bad))
         assert desk.rows(store) == 1
 
 
@@ -95,9 +97,9 @@ async def test_a_pdf_is_read(tmp_path: Path) -> None:
 
 
 async def test_a_model_that_is_loading_is_waited_for(tmp_path: Path) -> None:
-    async with opened(tmp_path, Script(start_s=0.7)) as desk:
+    async with opened(tmp_path, Script(start_s=0.2)) as desk:
         file = await desk.upload(FOX)
-        made = await desk.library.create_store(TENANT, msgspec.convert({"file_ids": [file.id]}, _new_store()))
+        made = await desk.library.create_store(TENANT, NewStore(file_ids=(file.id,)))
         assert made.status == "in_progress"
         assert made.file_counts == FileCounts(in_progress=1)
         await desk.idle()
@@ -106,7 +108,7 @@ async def test_a_model_that_is_loading_is_waited_for(tmp_path: Path) -> None:
 
 async def test_attributes_that_change_while_a_file_is_put_in_hold_in_the_end(tmp_path: Path) -> None:
     async with opened(tmp_path, SLOW, embed_batch=4) as desk:
-        file, store = await desk.upload(many_words(500)), await desk.store()
+        file, store = await desk.upload(many_words(1000)), await desk.store()
         await desk.library.attach(TENANT, store, Attachment(file_id=file.id, attributes={"lang": "en"}))
         await _some_rows(desk, store)
         told = await desk.library.update_attributes(TENANT, store, file.id, {"lang": "fr"})
@@ -158,8 +160,8 @@ async def test_a_batch_takes_1_to_500_files_and_all_or_none(tmp_path: Path) -> N
 
 
 async def test_a_cancelled_batch_stops_its_files_and_clears_their_rows(tmp_path: Path) -> None:
-    async with opened(tmp_path, SLOW, embed_batch=4) as desk:
-        ids = [(await desk.upload(many_words(300, f"w{n}x"))).id for n in range(4)]
+    async with opened(tmp_path, VERY_SLOW, embed_batch=4) as desk:
+        ids = [(await desk.upload(many_words(600, f"w{n}x"))).id for n in range(4)]
         store = await desk.store()
         batch = await desk.library.create_batch(TENANT, store, tuple(Attachment(file_id=id_) for id_ in ids))
         await _some_rows(desk, store)
@@ -172,7 +174,7 @@ async def test_a_cancelled_batch_stops_its_files_and_clears_their_rows(tmp_path:
 
 
 async def test_a_file_is_deleted_while_it_is_put_in(tmp_path: Path) -> None:
-    async with opened(tmp_path, SLOW, embed_batch=4) as desk:
+    async with opened(tmp_path, VERY_SLOW, embed_batch=4) as desk:
         file, store = await desk.upload(many_words(500)), await desk.store()
         await desk.library.attach(TENANT, store, Attachment(file_id=file.id))
         await _some_rows(desk, store)
@@ -183,8 +185,8 @@ async def test_a_file_is_deleted_while_it_is_put_in(tmp_path: Path) -> None:
 
 
 async def test_a_store_is_deleted_while_files_are_put_in(tmp_path: Path) -> None:
-    async with opened(tmp_path, SLOW, embed_batch=4) as desk:
-        ids = [(await desk.upload(many_words(300, f"w{n}x"))).id for n in range(4)]
+    async with opened(tmp_path, VERY_SLOW, embed_batch=4) as desk:
+        ids = [(await desk.upload(many_words(600, f"w{n}x"))).id for n in range(4)]
         store = await desk.store()
         await desk.library.create_batch(TENANT, store, tuple(Attachment(file_id=id_) for id_ in ids))
         await _some_rows(desk, store)
@@ -196,7 +198,7 @@ async def test_a_store_is_deleted_while_files_are_put_in(tmp_path: Path) -> None
 
 async def test_one_who_brings_many_files_does_not_hold_up_another(tmp_path: Path) -> None:
     async with opened(tmp_path, Script(embed_s=0.05), ingest_files=1) as desk:
-        many = [(await desk.upload(f"{FOX} {n}")).id for n in range(20)]
+        many = [(await desk.upload(f"{FOX} {n}")).id for n in range(10)]
         one = (await desk.upload(FOX, tenant="other")).id
         store, other = await desk.store(), await desk.store(tenant="other")
         await desk.library.create_batch(TENANT, store, tuple(Attachment(file_id=id_) for id_ in many))
@@ -235,13 +237,13 @@ async def test_a_start_does_what_a_record_says_is_due(tmp_path: Path, due: str) 
         stored = await desk.state.get(TENANT, "store_file", name)
         assert stored is not None
         entry = msgspec.json.decode(stored.value, type=EntryRecord)
-        changed = {
+        changes: dict[str, dict[str, Any]] = {
             "ingest": {"status": "in_progress", "chunking": ChunkingStrategy(400, 0)},
             "rewrite": {"attributes": {"a": 2}},
             "clear": {"status": "cancelled"},
             "remove": {},
-        }[due]
-        entry = msgspec.structs.replace(entry, due=due, **changed)
+        }
+        entry = msgspec.structs.replace(entry, due=due, **changes[due])
         await desk.state.put(TENANT, "store_file", name, msgspec.json.encode(entry))
     async with opened(tmp_path) as desk:
         await desk.idle()
@@ -291,15 +293,9 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("after", [0, 2, 5])
+@pytest.mark.parametrize("after", [0, 4])
 async def test_kill_9_in_the_middle_loses_no_file_and_doubles_no_row(tmp_path: Path, after: int) -> None:
-    with subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        store, batch_id = child.stdout.readline().split()
-        while int(child.stdout.readline()) < after:
-            pass
-        await asyncio.sleep(0.03)
-        os.kill(child.pid, signal.SIGKILL)
+    store, batch_id = await asyncio.to_thread(_killed, tmp_path, after)
     async with opened(tmp_path) as desk:
         await desk.idle()
         batch = await desk.library.batch(TENANT, store, batch_id)
@@ -313,6 +309,18 @@ async def test_kill_9_in_the_middle_loses_no_file_and_doubles_no_row(tmp_path: P
         assert desk.rows(store) == rows
 
 
+def _killed(folder: Path, after: int) -> list[str]:
+    """The ids of a store and a batch of a process that was killed soon after so many files had been put in."""
+    with subprocess.Popen([sys.executable, "-c", CHILD, str(folder)], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        ids = child.stdout.readline().split()
+        while int(child.stdout.readline()) < after:
+            pass
+        time.sleep(0.03)
+        os.kill(child.pid, signal.SIGKILL)
+    return ids
+
+
 async def _some_rows(desk: Desk, store: str) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not desk.rows(store):
@@ -321,9 +329,3 @@ async def _some_rows(desk: Desk, store: str) -> None:
 
 def _is(key: str, value: object) -> dict[str, object]:
     return {"type": "eq", "key": key, "value": value}
-
-
-def _new_store() -> type:
-    from agentflow.library.values import NewStore
-
-    return NewStore

@@ -1,0 +1,205 @@
+"""Care for a whole data plane while it runs: `verify`, with repair, and `back_up`.
+
+`verify` looks at every collection (verify.py has what is compared), at the archive's objects, and with `deep` at every byte of
+state and events on the box and of every object in the bucket. With `repair`, what is derived and wrong is made anew from
+RocksDB, an archive that lacks something is archived anew, and what is still wrong afterwards is told.
+
+`back_up` has in it RocksDB as it is at one moment, and beside it warm shards and snapshots that fit it: they are linked while
+the keeper rests, for milliseconds. Full text is not in it, and is made anew after a restore.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from dataplane import backup, snapshot
+from dataplane import verify as verifying
+from dataplane.archive_source import read_entries
+from dataplane.backup import BackupReport
+from dataplane.collection import Collection
+from dataplane.errors import Closed, DataPlaneError, NotFound
+from dataplane.repair import repair
+from dataplane.threads import in_thread
+
+if TYPE_CHECKING:
+    from dataplane.store import DataPlane
+
+Progress = Callable[
+    [str, int, int], None
+]  # what is being done, how much of it is done, how much there is (0: not known)
+
+
+class Finding(Struct, frozen=True):
+    """Something that is wrong. `where`: index, graph, shards, text, rows, state or archive. Tenant and collection may be ""."""
+
+    tenant: str
+    collection: str
+    where: str
+    what: str
+
+
+class VerifyReport(Struct, frozen=True, kw_only=True):
+    """What `verify` looked at, and found.
+
+    `problems` are there now; with repair, those are left that could not be repaired, and `repaired` are gone. `healed` were
+    found when the data plane was opened, or since, and made anew by itself.
+    """
+
+    collections: int
+    rows: int
+    archive_manifest: int
+    deep: bool
+    problems: tuple[Finding, ...]
+    repaired: tuple[Finding, ...]
+    healed: tuple[Finding, ...]
+
+
+def silent(_stage: str, _done: int, _total: int) -> None:
+    """For callers who do not look."""
+
+
+async def verify(
+    plane: DataPlane, *, deep: bool = False, mend: bool = False, progress: Progress = silent
+) -> VerifyReport:
+    """Look at everything. `mend`: repair what can be. Raises BucketUnreachable, Closed."""
+    await plane.writer.barrier()
+    collections = plane.open_collections()
+    problems: list[Finding] = []
+    for number, collection in enumerate(collections):
+        progress(f"verifying {collection.name}", number, len(collections))
+        found = await asyncio.to_thread(_problems_of, collection)
+        if found and mend:
+            progress(f"repairing {collection.name}", number, len(collections))
+        problems += found
+    if deep:
+        problems += await _state_problems(plane, progress)
+    progress("verifying the archive", 0, 0)
+    problems += await _archive_problems(plane, deep=deep)
+    left = await _mended(plane, problems, deep=deep, progress=progress) if mend else problems
+    return VerifyReport(
+        collections=len(collections),
+        rows=sum(sum(collection.counts()) for collection in collections),
+        archive_manifest=plane.cold.status().manifest,
+        deep=deep,
+        problems=tuple(left),
+        repaired=tuple(problem for problem in problems if problem not in left) if mend else (),
+        healed=tuple(
+            Finding(collection.tenant, collection.name, "derived", what)
+            for collection in collections
+            for what in (*collection.shards.problems, *collection.problems)
+        ),
+    )
+
+
+def _problems_of(collection: Collection) -> list[Finding]:
+    try:
+        found = verifying.verify(collection)
+    except DataPlaneError as error:
+        if collection.dropped:
+            return []
+        return [Finding(collection.tenant, collection.name, "rows", str(error))]
+    if collection.dropped:  # in the middle of it: nothing that was seen counts
+        return []
+    return [Finding(collection.tenant, collection.name, problem.where, problem.what) for problem in found]
+
+
+async def _state_problems(plane: DataPlane, progress: Progress) -> list[Finding]:
+    """Read all state and events: RocksDB checks each block."""
+    problems = []
+    for family in ("state", "events"):
+        after: bytes | None = None
+        read = 0
+        try:
+            while step := await in_thread(read_entries, plane.rocks, family, after):
+                after = step[-1][0]
+                read += len(step)
+                progress(f"reading {family}", read, 0)
+        except DataPlaneError as error:
+            problems.append(Finding("", "", "state", str(error)))
+    return problems
+
+
+async def _archive_problems(plane: DataPlane, *, deep: bool) -> list[Finding]:
+    return [Finding("", "", "archive", problem.what) for problem in await plane.cold.verify(deep=deep)]
+
+
+async def _mended(plane: DataPlane, problems: list[Finding], *, deep: bool, progress: Progress) -> list[Finding]:
+    """Repair, and tell what is left."""
+    left = [problem for problem in problems if problem.where == "state"]
+    damaged = {(problem.tenant, problem.collection) for problem in problems if problem.collection}
+    for number, (tenant, name) in enumerate(sorted(damaged)):
+        progress(f"repairing {name}", number, len(damaged))
+        try:
+            left += [Finding(tenant, name, one.where, one.what) for one in await repair(plane, tenant, name)]
+        except NotFound:  # deleted meanwhile
+            continue
+    if any(problem.where == "archive" for problem in problems):
+        progress("archiving everything anew", 0, 0)
+        await plane.cold.archive_now(restart=True)
+        left += await _archive_problems(plane, deep=deep)
+    return left
+
+
+async def back_up(
+    plane: DataPlane, target: Path, *, files: Mapping[str, Path] | None = None, progress: Progress = silent
+) -> BackupReport:
+    """Back up everything to the folder `target`, which must be new or empty. Everything written before the call is in it.
+
+    `files`: what else there is in the data plane's folder (name in it -> a file that is never changed in place); those that
+    go away meanwhile are left out. Raises as `backup.back_up` does.
+    """
+    await plane.writer.barrier()
+    stop = threading.Event()
+
+    def told(done: int, total: int) -> None:
+        if stop.is_set():
+            raise Closed("the backup was broken off: nothing of it is left.")
+        progress("backing up", done, total)
+
+    return await in_thread(_back_up, plane, target, files or {}, told, stop=stop)
+
+
+def _back_up(
+    plane: DataPlane, target: Path, files: Mapping[str, Path], progress: Callable[[int, int], None]
+) -> BackupReport:
+    with backup.claimed(plane.folder / ".tmp-backup") as staged:
+        with plane.keeper.held():
+            derived = dict(_derived_files(plane))
+            kept = list(_linked({**derived, **files}, staged))
+        return backup.back_up(
+            plane.rocks,
+            plane.folder,
+            target,
+            files={name: staged / name for name in kept},
+            progress=progress,
+        )
+
+
+def _derived_files(plane: DataPlane) -> Iterator[tuple[str, Path]]:
+    """Shards and snapshots of all collections, by their names below the data plane's folder. While the keeper rests."""
+    for collection in plane.open_collections():
+        paths = list(collection.shards.paths)
+        try:
+            found = snapshot.read(collection.folder)
+        except DataPlaneError:  # it is made anew when it is time
+            found = None
+        if found is not None:
+            paths += [collection.folder / name for name in (snapshot.POINTER, *(file.name for file in found.files))]
+        for path in paths:
+            yield path.relative_to(plane.folder).as_posix(), path
+
+
+def _linked(files: Mapping[str, Path], folder: Path) -> Iterator[str]:
+    """Link files into `folder`; the names of those that were there."""
+    for name, path in files.items():
+        try:
+            backup.link_or_copy(path, folder / name)
+        except NotFound:
+            continue
+        yield name

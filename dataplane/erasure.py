@@ -1,0 +1,291 @@
+"""Erasing: a tenant, a collection of it, or rows of a collection, so that nothing of it stays, and the proof.
+
+    1. rows, state and names are deleted, durably
+    2. what is derived forgets: the full text is merged without the words that only they had; shards that hold them are removed;
+       graph and snapshot are made anew; the texts of rows that ended, which `dead` keeps for the full text, are taken out
+    3. RocksDB rewrites its tables, so that the deleted bytes are in no file
+    4. the archive is rewritten (archive.py: erase), old manifests included
+    5. everything is looked through once more, by what lies there. What is still found is in the receipt
+
+Every step may be the last: erasing again does what is missing. What was deleted or replaced earlier goes as well, wherever it
+lay in the same files. Backups are out of reach, and so are old versions that a bucket keeps; what a disk keeps of blocks that
+were given back is its own matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from dataplane import archive_erasure, keys, records, snapshot
+from dataplane.archive_erasure import Subject
+from dataplane.care import Progress, silent
+from dataplane.catalog import ROW_FAMILIES, Forget
+from dataplane.collection import Collection
+from dataplane.errors import DataPlaneError, NotFound, Unavailable
+from dataplane.indexer import TextFeed
+from dataplane.records import RowRecord
+from dataplane.rocks import FAMILIES, Rocks
+from dataplane.threads import in_thread
+from dataplane.writer import Command, Draft
+
+if TYPE_CHECKING:
+    from dataplane.store import DataPlane
+
+STEP = 128
+PATIENCE_S = 60.0  # for what happens in the background: the full text, and RocksDB's removing of files
+POLL_S = 0.02
+BEYOND = (
+    "Backups that were made before still hold it: remove those.",
+    "A bucket that keeps old versions of objects keeps them until its own rules end it.",
+)
+
+
+class Receipt(Struct, frozen=True, kw_only=True):
+    """What was erased, and how that was seen.
+
+    `rows`: that were there when it began. `searched`: what was looked through afterwards: rows of the database, or families
+    that must be empty; rows in shards; nodes of a snapshot; objects of the archive. `left`: what was still found; empty, or it
+    is not done. `beyond`: what is out of reach.
+    """
+
+    tenant: str
+    collection: str | None
+    ids: int
+    rows: int
+    time_ms: int
+    searched: dict[str, int]
+    archive: archive_erasure.Receipt | None
+    left: tuple[str, ...]
+    beyond: tuple[str, ...] = BEYOND
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing of it was found any more."""
+        return not self.left
+
+
+async def erase(
+    plane: DataPlane,
+    tenant: str,
+    collection: str | None = None,
+    ids: Iterable[str] | None = None,
+    *,
+    progress: Progress = silent,
+) -> Receipt:
+    """Erase a tenant, its collection, or rows of this. What is not there is erased from archive and files all the same.
+
+    Raises InvalidInput (ids without a collection), StorageFull, Unavailable, Closed, Conflict (something came back meanwhile).
+    An archive that cannot be reached is told in the receipt.
+    """
+    subject = Subject.of(tenant, collection, ids)
+    progress("deleting", 0, 0)
+    taken = await _delete(plane, subject)
+    progress("rewriting what is derived", 0, 0)
+    for one in _kept(plane, subject):
+        await _purge(plane, one, subject.ids, taken.seq)
+    progress("rewriting the database", 0, 0)
+    for prefix in taken.rewritten:
+        await asyncio.to_thread(_rewrite, plane.rocks, prefix)
+    left: list[str] = []
+    archive: archive_erasure.Receipt | None = None
+    progress("rewriting the archive", 0, 0)
+    try:
+        archive = await plane.cold.erase(tenant, collection, subject.ids or None)
+        left += [f"archive: {problem.what}" for problem in archive.left] if archive else []
+    except DataPlaneError as error:
+        left.append(f"archive: it could not be rewritten, erase again: {error}")
+    progress("looking again", 0, 0)
+    searched, found = await asyncio.to_thread(_look_again, plane, subject, taken)
+    if archive is not None:
+        searched["archive"] = archive.searched
+    return Receipt(
+        tenant=tenant,
+        collection=collection,
+        ids=len(subject.ids),
+        rows=taken.rows,
+        time_ms=time.time_ns() // 1_000_000,
+        searched=searched,
+        archive=archive,
+        left=(*found, *left),
+    )
+
+
+class _Taken(Struct, frozen=True):
+    """What was deleted: how many rows, up to which change; under which prefixes files must be rewritten; what must be empty."""
+
+    rows: int
+    seq: int
+    rewritten: tuple[bytes, ...]
+    empty: tuple[tuple[bytes, tuple[str, ...]], ...]  # prefix, families
+
+
+async def _delete(plane: DataPlane, subject: Subject) -> _Taken:
+    whole = keys.tenant_prefix(subject.tenant)
+    own = [one for one in plane.open_collections() if one.tenant == subject.tenant]
+    named = [one for one in own if subject.collection in {None, one.name}]
+    scopes = tuple(one.scope for one in named)
+    if subject.ids:
+        if not named:  # an earlier collection of this name, perhaps
+            return _Taken(0, 0, (whole,), ())
+        rows = await plane.delete(subject.tenant, named[0].name, sorted(subject.ids), "durable")
+        return _Taken(rows, named[0].published, scopes, ())
+    rows = sum(sum(one.counts()) for one in named)
+    for one in named:
+        with contextlib.suppress(NotFound):
+            await plane.drop_collection(subject.tenant, one.name)
+    if subject.collection is not None:
+        return _Taken(rows, 0, scopes or (whole,), tuple((scope, ROW_FAMILIES) for scope in scopes))
+    await plane.state.drop_tenant(subject.tenant)
+    await plane.writer.submit(Forget(subject.tenant), "durable")
+    return _Taken(rows, 0, (whole,), ((whole, FAMILIES),))
+
+
+def _kept(plane: DataPlane, subject: Subject) -> list[Collection]:
+    """The collection that stays, without some of its rows."""
+    if not subject.ids:
+        return []
+    return [
+        one
+        for one in plane.open_collections()
+        if (one.tenant, one.name) == (subject.tenant, subject.collection) and not one.dropped
+    ]
+
+
+async def _purge(plane: DataPlane, collection: Collection, ids: frozenset[str], seq: int) -> None:
+    """Have what is derived of a collection forget the rows that ended up to `seq`."""
+    if collection.text is not None:
+        await _caught_up(collection.text, seq)
+        await asyncio.to_thread(collection.text.index.compact)
+    after = 0
+    while dead := await in_thread(_texts_of_dead, collection, after, seq):
+        await plane.writer.submit(_WithoutText(collection, [key for key, _ in dead]), "durable")
+        after = dead[-1][1]
+    await asyncio.to_thread(_purge_derived, plane, collection, ids)
+
+
+async def _caught_up(feed: TextFeed, seq: int) -> None:
+    """Wait until the full text has no need of texts that ended up to `seq`."""
+    until = time.monotonic() + PATIENCE_S
+    while feed.index.seq < seq or feed.behind:
+        if time.monotonic() > until:
+            raise Unavailable(
+                f"the full text does not come up to the rows ({feed.problem or 'it is being built'}): erase again later.",
+                retry_after_s=PATIENCE_S,
+            )
+        await asyncio.sleep(POLL_S)
+
+
+def _texts_of_dead(collection: Collection, after: int, through: int) -> list[tuple[bytes, int]]:
+    """The next entries of `dead` that have a text: key and sequence number."""
+    found: list[tuple[bytes, int]] = []
+    scan = collection.rocks.scan("dead", collection.scope, start=keys.number(after + 1))
+    with contextlib.closing(scan) as entries:
+        for key, value in entries:
+            seq = int.from_bytes(key[-8:], "big")
+            if seq > through or len(found) == STEP:
+                break
+            if len(value) > 8:
+                found.append((key, seq))
+    return found
+
+
+class _WithoutText(Command):
+    """Take the texts out of entries of `dead`. Those that are gone meanwhile stay so."""
+
+    def __init__(self, collection: Collection, entries: Sequence[bytes]) -> None:
+        self.weight = len(entries)
+        self._collection = collection
+        self._entries = entries
+
+    def draft(self, draft: Draft) -> None:
+        if self._collection.dropped:
+            return
+        for key, value in zip(self._entries, draft.get_many("dead", self._entries), strict=True):
+            if value is not None:
+                draft.put("dead", key, value[:8])
+
+
+def _purge_derived(plane: DataPlane, collection: Collection, ids: frozenset[str]) -> None:
+    with plane.keeper.held():
+        if not collection.dropped:
+            plane.keeper.purge(collection, collection.shards.holding(ids))
+
+
+def _rewrite(rocks: Rocks, scope: bytes) -> None:
+    rocks.flush()
+    for family in FAMILIES:
+        rocks.compact(family, scope)
+
+
+def _look_again(plane: DataPlane, subject: Subject, taken: _Taken) -> tuple[dict[str, int], list[str]]:
+    """What was looked through, by tier, and what was found."""
+    searched: dict[str, int] = {}
+    left: list[str] = []
+    for collection in _kept(plane, subject):
+        left += _rows_left(collection, subject.ids, searched)
+        with plane.keeper.held():  # which else may replace files meanwhile
+            left += _derived_left(collection, subject.ids, taken.seq, searched)
+    for prefix, families in taken.empty:
+        for family in families:
+            if count := _count(plane.rocks, family, prefix):
+                left.append(f"database: {count} keys in {family}. Erase again.")
+        searched["database"] = searched.get("database", 0) + len(families)
+    until = time.monotonic() + PATIENCE_S
+    while (files := plane.rocks.obsolete_files()) and time.monotonic() < until:
+        time.sleep(POLL_S)
+    left += [f"database: the file {name} is still being read. Erase again." for name in files]
+    return searched, left
+
+
+def _count(rocks: Rocks, family: str, prefix: bytes) -> int:
+    with contextlib.closing(rocks.scan(family, prefix)) as found:
+        return sum(1 for _ in found)
+
+
+def _rows_left(collection: Collection, ids: frozenset[str], searched: dict[str, int]) -> Iterator[str]:
+    """Rows with any of these ids, by what the rows themselves say; and vectors of no row."""
+    rocks, scope = collection.rocks, collection.scope
+    numbers = set()
+    for key, value in rocks.scan("rows", scope):
+        numbers.add(key[-8:])
+        if (id_ := records.decode(RowRecord, value).id) in ids:
+            yield f"database: row {int.from_bytes(key[-8:], 'big')} has the id {id_!r}; was it stored again? Erase again."
+    orphans = [key for key, _ in rocks.scan("vectors", scope) if key[-8:] not in numbers]
+    for key in orphans:
+        if rocks.get("rows", key) is None and rocks.get("vectors", key) is not None:
+            yield f"database: row {int.from_bytes(key[-8:], 'big')} has a vector and no record. Run verify."
+    searched["database"] = len(numbers)
+
+
+def _derived_left(collection: Collection, ids: frozenset[str], seq: int, searched: dict[str, int]) -> Iterator[str]:
+    """Shards by the ids in them, and a snapshot by its nodes: they are of live rows, or of such as ended after `seq`."""
+    for name in collection.shards.holding(ids):
+        yield f"shards: {name} holds such rows. Erase again."
+    searched["shards"] = sum(entry.rows for entry in collection.shards.entries)
+    try:
+        nodes = snapshot.read_rows(collection.folder)
+    except DataPlaneError as error:
+        yield f"graph: {error} Erase again."
+        return
+    searched["graph"] = len(nodes)
+    keys_of = [collection.scope + keys.number(row) for row in nodes.tolist()]
+    gone = {
+        key[-8:]
+        for start in range(0, len(keys_of), STEP)
+        for key, value in zip(
+            keys_of[start : start + STEP],
+            collection.rocks.get_many("rows", keys_of[start : start + STEP]),
+            strict=True,
+        )
+        if value is None
+    }
+    if gone:
+        gone -= {value[:8] for _, value in collection.rocks.scan("dead", collection.scope, start=keys.number(seq + 1))}
+    if gone:
+        yield f"graph: the snapshot has {len(gone)} rows that ended before. Erase again."

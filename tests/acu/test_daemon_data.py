@@ -1,0 +1,131 @@
+"""The daemon with its data plane: files and vector stores with the real client, over ends, kills and restarts."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import yaml
+from openai import OpenAI
+
+from tests.acu.running import DaemonFactory, RunningDaemon, until
+
+MARKDOWN = b"""# Opening hours
+
+The library in the old town is open from nine to five, and closed on Mondays.
+
+# Fees
+
+A library card costs twelve euros a year. Children pay nothing.
+"""
+CHINESE = "上海明天的天气晴 最高二十度。".encode()
+
+
+def client(running: RunningDaemon, key: str = "none") -> OpenAI:
+    return OpenAI(base_url=f"{running.url}/v1", api_key=key, max_retries=0, timeout=60)
+
+
+def filled_store(api: OpenAI) -> tuple[str, str]:
+    """A vector store with two files, one of them Markdown with an attribute."""
+    store = api.vector_stores.create(name="town")
+    file = api.files.create(file=("library.md", MARKDOWN), purpose="assistants")
+    done = api.vector_stores.files.create_and_poll(
+        file.id, vector_store_id=store.id, attributes={"topic": "library"}, poll_interval_ms=50
+    )
+    assert (done.status, done.last_error) == ("completed", None)
+    other = api.files.create(file=("weather.txt", CHINESE), purpose="assistants")
+    done = api.vector_stores.files.create_and_poll(
+        other.id, vector_store_id=store.id, attributes={"topic": "weather"}, poll_interval_ms=50
+    )
+    assert done.status == "completed"
+    return store.id, file.id
+
+
+def found(api: OpenAI, store: str, query: str, **options: Any) -> list[str]:
+    return [hit.filename for hit in api.vector_stores.search(store, query=query, **options).data]
+
+
+def test_a_daemon_that_nobody_gives_anything_to_keep_makes_no_folder(daemon: DaemonFactory, tmp_path: Path) -> None:
+    running = daemon()
+    data = running.status()["daemon"]["data"]
+    assert (data["state"], data["why"]) == ("not used yet", None)
+    assert not Path(data["folder"]).exists()
+    assert client(running).models.list().data
+    assert not Path(data["folder"]).exists()
+    assert client(running).vector_stores.list().data == []
+    assert running.status()["daemon"]["data"]["state"] == "open"
+    assert Path(data["folder"]).is_relative_to(tmp_path)
+
+
+def test_what_was_uploaded_is_found_by_words_and_attributes_and_after_a_restart(daemon: DaemonFactory) -> None:
+    running = daemon()
+    store, file = filled_store(client(running))
+    assert found(client(running), store, "What does a library card cost?", max_num_results=1) == ["library.md"]
+    assert found(client(running), store, "上海明天天气怎么样", max_num_results=1) == ["weather.txt"]
+    only = {"type": "eq", "key": "topic", "value": "weather"}
+    assert found(client(running), store, "library card", filters=only) == ["weather.txt"]
+    running.stop()
+    again = daemon()
+    until(lambda: again.status()["daemon"]["data"]["state"] == "open", "it is opened without being asked")
+    assert found(client(again), store, "library card", max_num_results=1) == ["library.md"]
+    assert client(again).files.content(file).read() == MARKDOWN
+    client(again).files.delete(file)
+    assert found(client(again), store, "library card") == ["weather.txt"]
+
+
+def test_after_a_kill_everything_that_was_told_is_there(daemon: DaemonFactory) -> None:
+    running = daemon()
+    store, _ = filled_store(client(running))
+    running.signal(signal.SIGKILL)
+    running.process.wait(10)
+    running.checked = True
+    running.socket.unlink(missing_ok=True)
+    again = daemon()
+    assert found(client(again), store, "library card", max_num_results=1) == ["library.md"]
+    assert client(again).vector_stores.retrieve(store).file_counts.completed == 2
+    assert len(client(again).files.list().data) == 2
+
+
+def test_a_second_key_sees_nothing_of_the_first(daemon: DaemonFactory, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    entries = [
+        {"name": name, "key": f"sk-{name}-0123456789abcdef", "tenant": name, "scopes": ["inference"]}
+        for name in ("ours", "theirs")
+    ]
+    keys.write_text(yaml.safe_dump(entries))
+    keys.chmod(0o600)
+    running = daemon({"network": {"api_keys_file": str(keys)}})
+    ours, theirs = (client(running, f"sk-{name}-0123456789abcdef") for name in ("ours", "theirs"))
+    store, file = filled_store(ours)
+    assert theirs.files.list().data == []
+    assert theirs.vector_stores.list().data == []
+    for ask in (
+        lambda: theirs.files.retrieve(file),
+        lambda: theirs.files.content(file),
+        lambda: theirs.files.delete(file),
+        lambda: theirs.vector_stores.retrieve(store),
+        lambda: theirs.vector_stores.search(store, query="library card"),
+        lambda: theirs.vector_stores.files.list(store),
+        lambda: theirs.vector_stores.delete(store),
+    ):
+        with pytest.raises(openai.NotFoundError):
+            ask()
+    own = theirs.vector_stores.create(name="own")
+    with pytest.raises(openai.NotFoundError):
+        theirs.vector_stores.files.create(own.id, file_id=file)
+    assert found(ours, store, "library card", max_num_results=1) == ["library.md"]
+
+
+def test_two_daemons_on_one_folder_of_data_are_told_so(daemon: DaemonFactory) -> None:
+    first = daemon()
+    client(first).vector_stores.create(name="one")
+    second = daemon()
+    until(lambda: second.status()["daemon"]["data"]["state"] == "failed", "the second cannot open it")
+    with pytest.raises(openai.InternalServerError) as refused:
+        client(second).vector_stores.list()
+    assert refused.value.status_code == 503
+    assert "open in another process" in str(refused.value)
+    assert client(second).models.list().data, "everything else goes on"

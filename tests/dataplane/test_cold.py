@@ -1,0 +1,203 @@
+"""The cold tier: it archives by itself, waits while the bucket is away, and what it says of itself is so."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dataplane import archive_position, cold, manifest
+from dataplane.archive_position import MARKER_KEY
+from dataplane.archive_restore import restore
+from dataplane.bucket import Bucket
+from dataplane.cold_config import ColdConfig
+from dataplane.config import DataPlaneConfig
+from dataplane.errors import BucketUnreachable, Closed, Conflict, Damaged
+from dataplane.rocks import Rocks
+from dataplane.rows import SearchQuery
+from dataplane.store import DataPlane, opened
+from tests.dataplane.boxes import content
+from tests.dataplane.planes import NAME, TENANT, config, filled, rows, vectors
+
+
+def archived(data: Path, every_s: float | None = None, **target: Any) -> DataPlaneConfig:
+    """A data plane in `data` that archives into `<data>-cold`, or where `target` says."""
+    return msgspec.structs.replace(config(data), archive_every_s=every_s, cold=ColdConfig(**target))
+
+
+def bucket(folder: Path) -> Bucket:
+    """The bucket of a data plane in `folder`."""
+    return Bucket(ColdConfig(), cold.default_cold_folder(folder))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that must happen."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_lost_box_comes_back_from_its_bucket_alone_and_finds_the_same(tmp_path: Path) -> None:
+    stored, queries = vectors(600), vectors(5, seed=2)
+    folder = tmp_path / "data"
+    async with opened(archived(folder)) as plane:
+        await filled(plane, stored)
+        await plane.delete(TENANT, NAME, ["r3", "r4"])
+        await plane.state.put(TENANT, "session", "one", b"what was said")
+        report = await plane.cold.archive_now()
+        assert report.rows == 598
+        before = [(await plane.search(TENANT, NAME, SearchQuery(vector=query))).hits for query in queries]
+        kept = content(plane.rocks)
+    shutil.rmtree(folder)
+    rocks = Rocks.open(folder / "rocks", memory_bytes=16 << 20)
+    await restore(bucket(folder), rocks)
+    assert content(rocks) == kept
+    rocks.close()
+    async with opened(archived(folder)) as plane:
+        after = [(await plane.search(TENANT, NAME, SearchQuery(vector=query))).hits for query in queries]
+        assert [[(hit.id, hit.score) for hit in hits] for hits in after] == [
+            [(hit.id, hit.score) for hit in hits] for hits in before
+        ]
+        found = await plane.state.get(TENANT, "session", "one")
+        assert found is not None
+        assert found.value == b"what was said"
+        assert (await plane.cold.archive_now()).rows == 0
+        assert await plane.cold.verify(deep=True) == []
+
+
+async def test_it_archives_by_itself_and_rests_while_nothing_is_written(tmp_path: Path) -> None:
+    async with opened(archived(tmp_path / "data", every_s=0.05)) as plane:
+        await filled(plane, vectors(50))
+        await until(lambda: plane.cold.status().backlog_rows == 0)
+        await asyncio.sleep(0.3)
+        runs = plane.cold.status().runs
+        await asyncio.sleep(0.3)
+        assert plane.cold.status().runs == runs
+        await plane.upsert(TENANT, NAME, rows(vectors(5), start=50))
+        await until(lambda: plane.cold.status().rows == 55)
+
+
+async def test_the_status_tells_the_backlog_and_what_the_archive_has(tmp_path: Path) -> None:
+    async with opened(archived(tmp_path / "data")) as plane:
+        await filled(plane, vectors(50))
+        status = plane.status().cold
+        assert (status.backlog_rows, status.manifest, status.rows, status.archived_ms) == (50, 0, None, None)
+        assert status.backlog_bytes > 50 * 48 * 4
+        assert status.where == f"folder {tmp_path / 'data-cold'}"
+        assert not (tmp_path / "data-cold").exists()
+        await plane.cold.archive_now()
+        status = plane.status().cold
+        assert (status.backlog_rows, status.backlog_bytes, status.manifest, status.rows) == (0, 0, 1, 50)
+        files = [path for path in (tmp_path / "data-cold").rglob("*") if path.suffix in {".json", ".parquet"}]
+        assert status.objects == len(files)
+        assert status.bytes == sum(path.stat().st_size for path in files if path.suffix == ".parquet")
+        await plane.delete(TENANT, NAME, ["r1", "r2"])
+        assert plane.status().cold.backlog_rows == 2
+
+
+async def test_the_backlog_is_known_again_after_a_restart(tmp_path: Path) -> None:
+    async with opened(archived(tmp_path / "data")) as plane:
+        await filled(plane, vectors(50))
+        await plane.cold.archive_now()
+        await plane.upsert(TENANT, NAME, rows(vectors(3), start=50))
+    async with opened(archived(tmp_path / "data")) as plane:
+        status = plane.status().cold
+        assert (status.backlog_rows, status.manifest) == (3, 1)
+
+
+async def test_a_bucket_that_is_away_is_waited_for_and_the_backlog_drains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold, "RETRY_FIRST_S", 0.05)
+    monkeypatch.setattr(cold, "RETRY_MOST_S", 0.2)
+    blocked = tmp_path / "mount"
+    blocked.write_text("not a folder: nothing can be put below it")
+    async with opened(archived(tmp_path / "data", every_s=0.05, folder=str(blocked / "archive"))) as plane:
+        await filled(plane, vectors(50))
+        await until(lambda: plane.cold.status().failures >= 3)
+        status = plane.cold.status()
+        assert status.backlog_rows == 50
+        assert str(blocked / "archive") in (status.last_error or "")
+        with pytest.raises(BucketUnreachable):
+            await plane.cold.archive_now()
+        blocked.unlink()
+        await until(lambda: plane.cold.status().backlog_rows == 0)
+        status = plane.cold.status()
+        assert (status.rows, status.last_error) == (50, None)
+
+
+async def test_nothing_is_archived_by_itself_where_it_is_switched_off(tmp_path: Path) -> None:
+    async with opened(archived(tmp_path / "data", every_s=None)) as plane:
+        await filled(plane, vectors(5))
+        await asyncio.sleep(0.2)
+        assert plane.cold.status().runs == 0
+    assert not (tmp_path / "data-cold").exists()
+
+
+async def test_two_boxes_on_one_prefix_are_told_and_nothing_is_put(tmp_path: Path) -> None:
+    shared = str(tmp_path / "shared")
+    async with opened(archived(tmp_path / "a", folder=shared)) as plane:
+        await filled(plane, vectors(5))
+        await plane.cold.archive_now()
+    async with opened(archived(tmp_path / "b", folder=shared)) as plane:
+        await filled(plane, vectors(6))
+        with pytest.raises(Conflict, match="another box"):
+            await plane.cold.archive_now()
+        assert "another box" in (plane.cold.status().last_error or "")
+    assert await manifest.numbers(Bucket(ColdConfig(folder=shared), tmp_path)) == [1]
+
+
+async def test_closing_ends_a_run_and_the_next_box_goes_on(tmp_path: Path) -> None:
+    async with opened(archived(tmp_path / "data")) as plane:
+        await filled(plane, vectors(1500))
+        run = asyncio.create_task(plane.cold.archive_now())
+        await asyncio.sleep(0.01)
+        await plane.close()
+        with pytest.raises(Closed):
+            await run
+        with pytest.raises(Closed):
+            await plane.cold.archive_now()
+    async with opened(archived(tmp_path / "data")) as plane:
+        assert (await plane.cold.archive_now()).manifest == 1
+        assert await plane.cold.verify(deep=True) == []
+
+
+async def test_a_caller_who_leaves_ends_its_run(tmp_path: Path) -> None:
+    async with opened(archived(tmp_path / "data")) as plane:
+        await filled(plane, vectors(600))
+        run = asyncio.create_task(plane.cold.archive_now())
+        await asyncio.sleep(0.01)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        assert not plane.cold.status().running
+        assert (await plane.cold.archive_now()).manifest == 1
+
+
+async def test_a_box_whose_restore_was_broken_off_does_not_open(tmp_path: Path) -> None:
+    rocks = Rocks.open(tmp_path / "data" / "rocks", memory_bytes=16 << 20)
+    batch = rocks.batch()
+    batch.put("meta", MARKER_KEY, b"")
+    rocks.write(batch)
+    rocks.close()
+    with pytest.raises(Damaged, match="run `acu data restore` again"):
+        await DataPlane.open(config(tmp_path / "data"))
+
+
+async def test_the_box_keeps_its_deletions_from_the_first_run_on(tmp_path: Path) -> None:
+    async with opened(archived(tmp_path / "data", folder=str(tmp_path / "x" / "y"))) as plane:
+        (tmp_path / "x").write_text("")
+        await filled(plane, vectors(5))
+        assert archive_position.load(plane.rocks) is None
+        with pytest.raises(BucketUnreachable):
+            await plane.cold.archive_now()
+        (tmp_path / "x").unlink()
+        await plane.cold.archive_now()
+        position = archive_position.load(plane.rocks)
+        assert position is not None
+        assert position.number == 1

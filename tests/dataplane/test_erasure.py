@@ -1,0 +1,214 @@
+"""Erasing: after it no file of box or archive has a byte of what was erased, and the receipt says what was looked through."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from dataplane import keys
+from dataplane.care import verify
+from dataplane.cold_config import ColdConfig
+from dataplane.config import DataPlaneConfig
+from dataplane.errors import InvalidInput
+from dataplane.erasure import erase
+from dataplane.records import EventRecord
+from dataplane.rows import CollectionSpec, Row, SearchQuery
+from dataplane.store import DataPlane, opened
+from dataplane.table import WARM
+from tests.dataplane.planes import DIMENSIONS, NAME, TENANT, config, filled, only, rows, vectors
+
+SECRET = "zq" + secrets.token_hex(20)
+SECRET_ID = "id" + secrets.token_hex(20)
+VECTOR = (lambda raw: raw / np.linalg.norm(raw))(np.random.default_rng(99).standard_normal(DIMENSIONS)).astype(
+    np.float32
+)
+
+
+def archived(data: Path) -> DataPlaneConfig:
+    return msgspec.structs.replace(config(data), archive_every_s=None)
+
+
+def secret_row(id_: str = SECRET_ID) -> Row:
+    """A row whose id, text, attribute and vector no other has."""
+    return Row(id=id_, vector=VECTOR, text=f"about {SECRET}", attributes={"of": SECRET})
+
+
+def traces(folder: Path) -> list[str]:
+    """The files that hold a piece of the secret row, by what they hold of it."""
+    # RocksDB shortens words that it saw before, and stores vectors as they are.
+    pieces = {"text": SECRET.encode(), "id": SECRET_ID.encode(), "vector": VECTOR.astype("<f4").tobytes()}
+    return sorted(
+        f"{path.name}: {what}"
+        for path in folder.rglob("*")
+        if path.is_file()
+        for what, piece in pieces.items()
+        if piece in path.read_bytes()
+    )
+
+
+async def everywhere(plane: DataPlane) -> None:
+    """1,600 rows, of which one is secret, in graph and snapshot, in a shard, in the full text, in the archive, and deleted."""
+    await filled(plane, vectors(1500))
+    await plane.upsert(TENANT, NAME, [secret_row()], "durable")
+    await plane.upsert(TENANT, NAME, rows(vectors(99, seed=3), start=1500))
+    await plane.settle(TENANT, NAME)
+    (collection,) = plane.open_collections()
+    with plane.keeper.held():
+        slots = np.flatnonzero(collection.table.view().alive)[1450:1550]
+        plane.keeper.demote(collection, slots)
+        plane.keeper.save_snapshot(collection)
+    assert only(plane).warm == 100
+    await plane.cold.archive_now()
+    plane.rocks.flush()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+async def test_a_row_is_gone_from_every_file_of_box_and_archive(tmp_path: Path, data: Path) -> None:
+    async with opened(archived(data)) as plane:
+        await everywhere(plane)
+        before = traces(tmp_path)
+        for found in (".sst: vector", ".faiss: vector", "shard-00000001.parquet: vector", ".parquet: text"):
+            assert any(trace.endswith(found) for trace in before), before
+        receipt = await erase(plane, TENANT, NAME, [SECRET_ID])
+        assert receipt.left == ()
+        assert (receipt.rows, receipt.ids) == (1, 1)
+        assert receipt.searched["database"] == 1599
+        assert receipt.archive is not None
+        assert receipt.archive.rewritten == 1
+        assert traces(tmp_path) == []
+        result = await plane.search(TENANT, NAME, SearchQuery(vector=VECTOR, text=SECRET, exact=True))
+        assert SECRET_ID not in {hit.id for hit in result.hits}
+        await plane.settle(TENANT, NAME)
+        assert (only(plane).rows, only(plane).graph_masked) == (1599, 0)
+        assert (await verify(plane, deep=True)).problems == ()
+        assert traces(tmp_path) == []
+    assert traces(tmp_path) == []
+
+
+async def test_what_a_row_was_before_it_was_replaced_or_deleted_goes_too(tmp_path: Path, data: Path) -> None:
+    async with opened(archived(data)) as plane:
+        await everywhere(plane)
+        await plane.upsert(TENANT, NAME, [Row(id=SECRET_ID, vector=vectors(1)[0], text="harmless", attributes={})])
+        await plane.delete(TENANT, NAME, [SECRET_ID], "durable")
+        plane.rocks.flush()
+        assert any("text" in trace for trace in traces(data / "rocks"))
+        receipt = await erase(plane, TENANT, NAME, [SECRET_ID])
+        assert (receipt.rows, receipt.left) == (0, ())
+        assert traces(tmp_path) == []
+
+
+async def test_rows_that_were_never_archived_are_erased_without_an_archive(tmp_path: Path, data: Path) -> None:
+    async with opened(archived(data)) as plane:
+        await filled(plane, vectors(50))
+        await plane.upsert(TENANT, NAME, [secret_row()])
+        receipt = await erase(plane, TENANT, NAME, [SECRET_ID, "r1"])
+        assert (receipt.rows, receipt.left, receipt.archive) == (2, (), None)
+        assert traces(tmp_path) == []
+        assert only(plane).rows == 49
+
+
+async def test_a_collection_and_a_tenant_leave_nothing_and_others_keep_all(tmp_path: Path, data: Path) -> None:
+    async with opened(archived(data)) as plane:
+        await everywhere(plane)
+        for tenant, name in ((TENANT, "more"), ("other", NAME)):
+            await plane.create_collection(tenant, name, CollectionSpec(dimensions=DIMENSIONS))
+            await plane.upsert(tenant, name, rows(vectors(20)))
+        await plane.state.put(TENANT, "session", SECRET_ID, SECRET.encode())
+        await plane.state.append(TENANT, SECRET_ID, [EventRecord("said", 1, SECRET.encode())])
+        await plane.state.put("other", "session", "s", b"kept")
+        await plane.cold.archive_now()
+
+        receipt = await erase(plane, TENANT, NAME)
+        assert (receipt.rows, receipt.left) == (1600, ())
+        assert list(plane.collections(TENANT)) == ["more"]
+        assert any("text" in trace for trace in traces(tmp_path))  # the session
+
+        receipt = await erase(plane, TENANT)
+        assert (receipt.rows, receipt.left) == (20, ())
+        assert traces(tmp_path) == []
+        assert not any(keys.tenant_prefix(TENANT) in path.read_bytes() for path in data.rglob("*.sst"))
+        assert plane.collections(TENANT) == {}
+        assert only(plane).rows == 20
+        kept = await plane.state.get("other", "session", "s")
+        assert kept is not None
+        assert kept.value == b"kept"
+
+        await filled(plane, vectors(5))  # the tenant comes back, and begins anew
+        await plane.cold.archive_now()
+        assert (await verify(plane, deep=True)).problems == ()
+
+
+async def test_an_archive_that_is_away_is_in_the_receipt_until_it_is_erased_again(tmp_path: Path, data: Path) -> None:
+    target = tmp_path / "bucket"
+    settings = msgspec.structs.replace(archived(data), cold=ColdConfig(folder=str(target)))
+    async with opened(settings) as plane:
+        await filled(plane, vectors(50))
+        await plane.upsert(TENANT, NAME, [secret_row()])
+        await plane.cold.archive_now()
+        target.rename(tmp_path / "away")
+        target.write_text("")
+        receipt = await erase(plane, TENANT, NAME, [SECRET_ID])
+        assert not receipt.done
+        assert [line.partition(":")[0] for line in receipt.left] == ["archive"]
+        assert traces(data) == []
+        target.unlink()
+        (tmp_path / "away").rename(target)
+        assert (await erase(plane, TENANT, NAME, [SECRET_ID])).left == ()
+        assert traces(tmp_path) == []
+
+
+async def test_what_is_left_is_found_and_named(data: Path) -> None:
+    async with opened(archived(data)) as plane:
+        await everywhere(plane)
+        (collection,) = plane.open_collections()
+        erasing = asyncio.create_task(erase(plane, TENANT, NAME, [SECRET_ID]))
+        stages: list[str] = []
+
+        def come_back(stage: str, done: int, total: int) -> None:
+            del done, total
+            stages.append(stage)
+            if stage == "rewriting the archive":
+                plane.writer.submit_now(_upsert(plane))
+
+        erasing.cancel()
+        receipt = await erase(plane, TENANT, NAME, [SECRET_ID], progress=come_back)
+        assert stages[0] == "deleting"
+        assert stages[-1] == "looking again"
+        assert any("was it stored again?" in line for line in receipt.left)
+        assert any(line.startswith("archive: ") for line in receipt.left)
+        assert not np.count_nonzero(collection.table.view().place == WARM) or not receipt.done
+
+
+def _upsert(plane: DataPlane) -> Any:
+    """The command by which somebody stores the row again."""
+    from dataplane.commands import Upsert
+    from dataplane.rowcodec import row_batch
+
+    (collection,) = plane.open_collections()
+    return Upsert(collection, row_batch(collection, [secret_row()], 0, 1), 1)
+
+
+async def test_ids_without_a_collection_and_no_ids_are_refused(data: Path) -> None:
+    async with opened(archived(data)) as plane:
+        for collection, ids in ((None, ["a"]), (NAME, [])):
+            with pytest.raises(InvalidInput):
+                await erase(plane, TENANT, collection, ids)
+
+
+async def test_what_is_not_there_is_erased_without_a_word(data: Path) -> None:
+    async with opened(archived(data)) as plane:
+        await filled(plane, vectors(5))
+        for target in ((TENANT, "nowhere", None), (TENANT, "nowhere", ["x"]), ("nobody", None, None)):
+            receipt = await erase(plane, *target)
+            assert (receipt.rows, receipt.left) == (0, ())
+        assert only(plane).rows == 5

@@ -1,0 +1,164 @@
+"""A full disk: writes are refused and leave nothing, reads go on, and everything recovers by itself once there is space."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataplane.errors import DataPlaneError, StorageFull, Unavailable
+from dataplane.rows import Row, SearchQuery
+from dataplane.store import DataPlane, opened
+from dataplane.verify import verify
+from tests.dataplane.planes import NAME, TENANT, config, filled, only, recall, rows, vectors
+
+DISK = "80m"
+RECOVERY_S = 30
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small disk of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "none", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"mounting is not allowed here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill_up(disk: Path) -> None:
+    """Leave not a byte."""
+    with (disk / "ballast").open("ab", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(b"\0" * size)
+    assert os.statvfs(disk).f_bavail == 0
+
+
+def free(disk: Path) -> None:
+    (disk / "ballast").unlink()
+
+
+async def refused(plane: DataPlane, disk: Path, stored: np.ndarray, first: int) -> tuple[int, int]:
+    """Write until nothing is taken any more. Returns how many rows were stored, and the number of the first that was not."""
+    number = first
+    while True:
+        try:
+            await plane.upsert(TENANT, NAME, rows(stored[number : number + 20], start=number), wait="durable")
+        except StorageFull as error:
+            assert "full" in str(error) or "room" in str(error)
+            return number - first, number
+        number += 20
+        assert number < len(stored), "the disk never was full"
+
+
+async def written_again(plane: DataPlane, row: Row) -> None:
+    """A write, tried until it is taken."""
+    async with asyncio.timeout(RECOVERY_S):
+        while True:
+            try:
+                await plane.upsert(TENANT, NAME, [row], wait="durable")
+            except Unavailable as error:
+                await asyncio.sleep(min(error.retry_after_s, 0.5))
+            else:
+                return
+
+
+def problems(plane: DataPlane) -> list[str]:
+    return [problem.what for collection in plane.open_collections() for problem in verify(collection)]
+
+
+async def test_a_full_disk_refuses_writes_whole_goes_on_reading_and_recovers_by_itself(disk: Path) -> None:
+    stored, queries = vectors(60_000), vectors(10, seed=9)
+    async with opened(config(disk / "data")) as plane:
+        await filled(plane, stored[:3000])
+        await plane.settle(TENANT, NAME)
+        fill_up(disk)
+        taken, number = await refused(plane, disk, stored, 3000)
+        assert await plane.get(TENANT, NAME, [f"r{number + at}" for at in range(20)]) == [None] * 20
+        with pytest.raises(Unavailable):
+            await plane.delete(TENANT, NAME, ["r1"])
+        with pytest.raises(Unavailable):
+            await plane.state.put(TENANT, "run", "one", b"value")
+        assert only(plane).rows == 3000 + taken
+        assert plane.status().last_error
+        alive = np.arange(len(stored)) < 3000 + taken
+        share, results = await recall(plane, stored, queries, alive=alive)
+        assert share >= 0.98
+        assert all(result.complete for result in results)
+        assert "r1" in {hit.id for hit in (await plane.search(TENANT, NAME, SearchQuery(text="word1", k=100))).hits}
+        free(disk)
+        await written_again(plane, Row(id="late", vector=queries[0], text="after the flood"))
+        await plane.settle(TENANT, NAME)
+        assert [hit.id for hit in (await plane.search(TENANT, NAME, SearchQuery(text="flood"))).hits] == ["late"]
+        assert await plane.delete(TENANT, NAME, ["r1"]) == 1
+        await plane.settle(TENANT, NAME)
+        assert plane.status().last_error is None
+        assert problems(plane) == []
+        assert only(plane).rows == 3000 + taken
+
+
+async def test_demotion_and_snapshots_pause_on_a_full_disk_and_say_so(disk: Path) -> None:
+    stored, queries = vectors(3000), vectors(10, seed=9)
+    async with opened(config(disk / "data")) as plane:
+        await filled(plane, stored)
+        await plane.settle(TENANT, NAME)
+        before = {path.name for path in (disk / "data" / "derived").glob("*/*")}
+        fill_up(disk)
+        ample, plane.keeper.memory_bytes = plane.keeper.memory_bytes, plane.keeper.used_bytes() // 2
+        plane.keeper.hurry(plane.open_collections()[0], on=True)
+        async with asyncio.timeout(RECOVERY_S):
+            while not plane.status().last_error:
+                await asyncio.sleep(0.05)
+        assert "room" in str(plane.status().last_error) or "full" in str(plane.status().last_error)
+        share, _ = await recall(plane, stored, queries)
+        assert share >= 0.98
+        assert only(plane).rows == 3000
+        left = {path.name for path in (disk / "data" / "derived").glob("*/*")}
+        assert left <= before | {"text.sqlite-wal", "text.sqlite-shm"}, (
+            "what was begun is removed, for nobody has space for it"
+        )
+        free(disk)
+        async with asyncio.timeout(RECOVERY_S):
+            await plane.settle(TENANT, NAME)
+        assert plane.status().last_error is None
+        assert only(plane).warm > 0
+        plane.keeper.memory_bytes = ample
+        share, _ = await recall(plane, stored, queries, exact=True)
+        assert share == 1.0
+        assert problems(plane) == []
+
+
+async def test_a_restart_on_a_full_disk_opens_and_answers(disk: Path) -> None:
+    stored, queries = vectors(3000), vectors(10, seed=9)
+    async with opened(config(disk / "data")) as plane:
+        await filled(plane, stored)
+        await plane.settle(TENANT, NAME)
+        fill_up(disk)
+        await plane.upsert(TENANT, NAME, rows(stored[:1]), wait="nothing")
+    for _ in range(3):
+        fill_up(disk)
+        async with opened(config(disk / "data")) as plane:
+            assert only(plane).rows == 3000
+            share, _ = await recall(plane, stored, queries)
+            assert share >= 0.98
+            with contextlib.suppress(DataPlaneError):
+                await plane.upsert(TENANT, NAME, rows(stored[:1]), wait="durable")
+    async with opened(config(disk / "data")) as plane:
+        free(disk)
+        await written_again(plane, Row(id="late", vector=queries[0], text="after the flood"))
+        await plane.settle(TENANT, NAME)
+        assert [hit.id for hit in (await plane.search(TENANT, NAME, SearchQuery(text="flood"))).hits] == ["late"]
+        assert problems(plane) == []

@@ -1,0 +1,159 @@
+"""The table: slots, places and their counts, heat, and views that stay what they were."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dataplane.table import FRESH, HOT, LOOSE, NEVER_MS, WARM, Table
+
+
+def table(count: int = 5, *, first: int = 10) -> Table:
+    """Rows 10, 12, 14, ... with the ids i0, i1, ..."""
+    made = Table(1)
+    add(made, count, first)
+    return made
+
+
+def add(made: Table, count: int, first: int, expires_ms: int | None = None) -> np.ndarray:
+    rows = np.arange(first, first + 2 * count, 2, dtype=np.uint64)
+    start = len(made)
+    return made.append(rows, [f"i{start + n}" for n in range(count)], [expires_ms] * count, 100.0)
+
+
+def slots(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def test_rows_have_slots_in_their_order_and_are_found_by_number() -> None:
+    view = table().view()
+    assert view.rows.tolist() == [10, 12, 14, 16, 18]
+    assert view.slots_of(np.array([18, 9, 10, 11, 99, 14], np.uint64)).tolist() == [4, -1, 0, -1, -1, 2]
+    assert view.counts == (5, 0, 0, 0)
+    assert view.expires_ms.tolist() == [NEVER_MS] * 5
+    assert Table(1).view().slots_of(np.array([3], np.uint64)).tolist() == [-1]
+
+
+def test_a_row_that_ended_is_not_counted_and_keeps_its_slot() -> None:
+    made = table()
+    made.move(slots(0, 1), HOT)
+    made.end(slots(1, 4))
+    assert made.view().counts == (2, 1, 0, 0)
+    assert (made.live, made.ended, len(made)) == (3, 2, 5)
+    assert made.view().alive.tolist() == [True, False, True, True, False]
+    made.move(slots(0, 1, 2), WARM)  # one of them has ended
+    assert made.view().counts == (1, 0, 0, 2)
+
+
+def test_places_in_a_view_stay_what_they_were_while_its_rows_go_on_to_end() -> None:
+    made = table()
+    view = made.view()
+    made.move(slots(0, 1, 2), LOOSE)
+    made.move(slots(1), HOT)
+    made.end(slots(3))
+    assert view.place.tolist() == [FRESH] * 5
+    assert view.counts == (5, 0, 0, 0)
+    assert made.view().place.tolist() == [LOOSE, HOT, LOOSE, FRESH, FRESH]
+    assert view.alive.tolist() == [True, True, True, False, True]
+
+
+def test_what_is_appended_is_not_in_a_view_that_was_taken_before() -> None:
+    made = table()
+    view = made.view()
+    add(made, 1000, 100)
+    made.move(np.arange(5, 1005), WARM)
+    assert (len(view), len(made.view())) == (5, 1005)
+    assert view.slots_of(np.array([100], np.uint64)).tolist() == [-1]
+    assert made.view().counts == (5, 0, 0, 1000)
+
+
+def test_expired_rows_are_not_live() -> None:
+    made = table(2)
+    add(made, 2, 100, expires_ms=5000)
+    made.end(slots(0))
+    view = made.view()
+    assert view.live(4999).tolist() == [False, True, True, True]
+    assert view.live(5000).tolist() == [False, True, False, False]
+    assert view.live_of(slots(3, -1, 1, 0), 4999).tolist() == [True, False, True, False]
+    assert view.live_of(slots(3, 1), 5000).tolist() == [False, True]
+
+
+def test_ids_are_of_any_length_and_alphabet() -> None:
+    made = Table(1)
+    ids = ["a", "上海", "x" * 500, "é", " "]
+    made.append(np.arange(5, dtype=np.uint64), ids, [None] * 5, 0.0)
+    assert [made.id(slot) for slot in range(5)] == ids
+    kept = made.kept(slots(1, 2, 4))
+    assert [kept.id(slot) for slot in range(3)] == ["上海", "x" * 500, " "]
+
+
+def test_heat_orders_as_accesses_that_fade_by_a_hundredth_an_hour() -> None:
+    made = table(4)
+    made.set_accessed(
+        slots(0, 1, 2, 3), np.array([10, 10, 1, 40], np.float32), np.array([100, 90, 100, 10], np.float32)
+    )
+    now = 100.0
+    faded = np.array([10, 10 * 0.99**10, 1, 40 * 0.99**90])
+    heat = made.heat()
+    assert np.argsort(heat).tolist() == np.argsort(faded).tolist()
+    np.testing.assert_allclose(heat + math.log(0.99) * now, np.log(faded), atol=1e-4)
+    made.touch(slots(2, 2, 2), 101.0)
+    accesses, hours = made.accessed()
+    assert (accesses[2], hours[2]) == (4, 101)
+
+
+def test_what_is_known_of_a_row_comes_along_when_the_table_is_made_anew() -> None:
+    made = Table(2)
+    add(made, 4, 10)
+    made.set_sketches(
+        np.arange(4), np.arange(8, dtype=np.uint64).reshape(2, 4), np.ones(4, np.float32), np.ones(4, np.float32)
+    )
+    made.set_nodes(slots(1, 3), np.array([7, 9]))
+    made.set_groups(slots(3), 5)
+    made.move(slots(3), WARM)
+    made.end(slots(0))
+    kept = made.kept(slots(1, 3))
+    view = kept.view()
+    assert view.rows.tolist() == [12, 16]
+    assert view.node.tolist() == [7, 9]
+    assert view.group.tolist() == [-1, 5]
+    assert view.sketches.tolist() == [[1, 3], [5, 7]]
+    assert view.counts == (1, 0, 0, 1)
+    assert (kept.live, kept.ended) == (2, 0)
+    add(kept, 3, 100)
+    assert kept.view().counts == (4, 0, 0, 1)
+    assert made.kept(slots()).view().counts == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_sequence_of_changes_leaves_what_a_simple_model_has(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    made, model, next_row = Table(1), dict[int, tuple[str, int]](), 1
+    for _ in range(120):
+        view = made.view()
+        action = rng.integers(0, 5)
+        some = np.flatnonzero(view.alive & (rng.random(len(view)) < 0.2))
+        if action <= 1:
+            count = int(rng.integers(1, 40))
+            ids = [f"{next_row + n}!" for n in range(count)]
+            made.append(np.arange(next_row, next_row + count, dtype=np.uint64), ids, [None] * count, 0.0)
+            model |= {next_row + n: (id_, FRESH) for n, id_ in enumerate(ids)}
+            next_row += count
+        elif action == 2:
+            made.end(some)
+            for row in view.rows[some].tolist():
+                del model[row]
+        elif action == 3:
+            place = int(rng.integers(0, 4))
+            made.move(some, place)
+            model |= {row: (model[row][0], place) for row in view.rows[some].tolist()}
+        elif rng.random() < 0.3:
+            made = made.kept(np.flatnonzero(view.alive))
+    view = made.view()
+    found = {int(view.rows[slot]): (made.id(slot), int(view.place[slot])) for slot in np.flatnonzero(view.alive)}
+    assert found == model
+    assert view.counts == tuple(sum(place == at for _, place in model.values()) for at in range(4))
+    assert made.live == len(model)
+    assert made.nbytes > 0
