@@ -52,6 +52,7 @@ COMMANDS = {
     "chat": Command("acu.commands.chat"),
     "status": Command("acu.commands.status"),
     "models": Command("acu.commands.models"),
+    "data": Command("acu.commands.data"),
     "config": Command("acu.commands.config"),
     "version": Command("acu.commands.version"),
 }

@@ -60,10 +60,10 @@ class Client:
         with self._request("GET", path, None) as answer:
             return answer.json(accept)
 
-    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+    def post(self, path: str, body: Mapping[str, Any], *, accept: tuple[int, ...] = (200,)) -> Any:
         """The JSON object that answers `body`. Raises as `get` does."""
         with self._request("POST", path, body) as answer:
-            return answer.json((200,))
+            return answer.json(accept)
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Answer:
         """A streamed answer: a context manager whose `events()` are the JSON payloads. Closing it aborts the run.

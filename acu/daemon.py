@@ -41,6 +41,7 @@ from acu.served import Plan, build
 
 if TYPE_CHECKING:
     from acu.auditlog import AuditLog
+    from acu.datajobs import DataJobs
     from acu.http.audit import Hooks
     from acu.http.auth import Keys
     from acu.http.server import FaceRunner
@@ -169,6 +170,7 @@ class Daemon:
 
     async def _serve(self, announce: Callable[[list[str]], None]) -> int:
         """Answer until a signal comes, and end."""
+        from acu.datajobs import DataJobs
         from acu.http.app import Face
         from acu.http.server import make_runner
         from acu.telemetry import Telemetry
@@ -183,7 +185,9 @@ class Daemon:
         service = Service(tuple(map(build, self._ground.plans)), config.scheduler, telemetry.on_run_end, log_engine)
         embedder = next((plan.names[0] for plan in self._ground.plans if plan.role == "embed"), None)
         self._data = data = Data(config, service, embedder)
-        face = Face(self._settings, service, self._keys, self._hooks(telemetry), data.library)
+        jobs = DataJobs(data.opened, data.status)
+        telemetry.watch_data(lambda: None if data.plane is None else data.plane.status())
+        face = Face(self._settings, service, self._keys, self._hooks(telemetry, jobs), data.library)
         runner = make_runner(face, shutdown_timeout=CLOSE_CONNECTIONS_S)
         telemetry.watch(service.status, lambda: runner.open_connections)
         async with asyncio.TaskGroup() as tasks:
@@ -206,7 +210,7 @@ class Daemon:
                 runner.begin_drain()
                 await self._drain(service, runner)
             finally:
-                await self._end(service, runner, data)
+                await self._end(service, runner, data, jobs)
                 for task in own:
                     task.cancel()
         log.info("stopped")
@@ -246,13 +250,14 @@ class Daemon:
         await asyncio.gather(drain, forced, return_exceptions=True)
         service.abort_all()
 
-    async def _end(self, service: Service, runner: FaceRunner, data: Data) -> None:
+    async def _end(self, service: Service, runner: FaceRunner, data: Data, jobs: DataJobs) -> None:
         """Close everything, in the order in which nobody notices: sockets, connections, data, engines."""
         self._last_resort.within(FORCED_S if self._forced.is_set() else LAST_RESORT_S)
         for listener in self._listeners:
             listener.remove_file()
         service.abort_all()
         await runner.cleanup()
+        await jobs.close()
         await data.close()
         await service.stop(STOP_ENGINES_S)
         self._notifier.close()
@@ -315,7 +320,7 @@ class Daemon:
 
     # What is told
 
-    def _hooks(self, telemetry: Telemetry) -> Hooks:
+    def _hooks(self, telemetry: Telemetry, jobs: DataJobs) -> Hooks:
         from acu.http.audit import Hooks
 
         audit = self._audit
@@ -325,6 +330,7 @@ class Daemon:
             audit=None if audit is None else audit.write,
             daemon_status=self._status,
             preloading=lambda: self._preloading.line,
+            data=lambda: jobs,
         )
 
     def _status(self) -> dict[str, Any]:

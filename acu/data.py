@@ -47,6 +47,7 @@ class Data:
         self._opening: asyncio.Task[None] | None = None
         self._own: asyncio.Task[None] | None = None
         self._closing = False
+        self._plane_lock = asyncio.Lock()
         self._failed_at = -math.inf
         self.failure: str | None = None
         self.plane: DataPlane | None = None
@@ -104,10 +105,21 @@ class Data:
         self.failure = why
         log.error("the data plane is not available", extra={"why": why}, exc_info=error)
 
-    async def _open_plane(self) -> None:
-        if self.plane is None:
-            plane = await asyncio.to_thread(_data_plane)
-            self.plane = await plane.open(self._config.data_plane)
+    async def _open_plane(self) -> DataPlane:
+        async with self._plane_lock:
+            if self.plane is None:
+                kind = await asyncio.to_thread(_data_plane)
+                self.plane = await kind.open(self._config.data_plane)
+            return self.plane
+
+    async def opened(self) -> DataPlane:
+        """The data plane, opened if it is not. Raises DataUnavailable."""
+        if self._closing:
+            raise DataUnavailable("The daemon is shutting down.", retry_after_s=5.0)
+        try:
+            return await self._open_plane()
+        except DataPlaneError as error:
+            raise DataUnavailable(f"The data plane is not available: {error}", retry_after_s=RETRY_S) from error
 
     async def _open_library(self, embedder: str) -> None:
         assert self.plane is not None
@@ -188,7 +200,8 @@ def _library_parts() -> _Parts:
 
 
 def _data_plane() -> type[DataPlane]:
-    logging.getLogger("faiss.loader").setLevel(logging.WARNING)  # it tells of each build of itself that it does not find
+    # It tells of each build of itself that it does not find.
+    logging.getLogger("faiss.loader").setLevel(logging.WARNING)
     from dataplane import DataPlane
 
     return DataPlane

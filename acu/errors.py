@@ -9,6 +9,7 @@ AcuError
 │   └── DaemonSilent        somebody listens there, and gives no whole answer
 ├── ApiError              the daemon answered a client command with an error
 ├── UnknownAnswer         whoever answered a client command does not speak as an ACU does
+├── DataError             what a command asked of the data plane could not be done
 ├── ModelError            the model cache: catalogue, pull, verify, load
 │   ├── ModelNotFound       no such name, folder or hub id
 │   ├── ModelInUse          a running daemon serves it
@@ -77,6 +78,10 @@ class UnknownAnswer(AcuError):
 
     def __init__(self, path: str) -> None:
         super().__init__(f"the answer to {path} is not what this acu expects: is it an ACU, and of the same version?")
+
+
+class DataError(AcuError):
+    """The data plane could not do what a command asked of it. The message says what to do."""
 
 
 class ModelError(AcuError):

@@ -15,7 +15,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import (
     CollectorRegistry,
@@ -28,8 +28,12 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from acu.datametrics import DataCollector
 from agentflow.run import Run, RunStatus
 from agentflow.status import EngineStatus, ModelStatus, ServiceStatus
+
+if TYPE_CHECKING:
+    from dataplane.planestatus import PlaneStatus
 
 # vLLM's own buckets, so that its dashboards fit.
 TTFT_BUCKETS = (
@@ -77,6 +81,10 @@ class Telemetry:
         self._full.register(_Engines(status))
         connections = Gauge("acu_open_connections", "Client connections now.", registry=self._full)
         connections.set_function(open_connections)
+
+    def watch_data(self, status: Callable[[], PlaneStatus | None]) -> None:
+        """Read the data plane's metrics off this at every scrape. Called once."""
+        self._full.register(DataCollector(status))
 
     def on_run_end(self, run: Run) -> None:
         """Count a run that has ended. Called exactly once a run."""

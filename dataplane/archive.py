@@ -106,7 +106,10 @@ class Archiver:
         )
 
     async def _begin(self, progress: Progress | None, *, restart: bool) -> _Run:
-        position = await in_thread(positions.load, self._rocks) or positions.new()
+        position = await in_thread(positions.load, self._rocks)
+        if position is None:
+            position = positions.new()
+            await in_thread(positions.save, self._rocks, position)  # deletions are kept for the archive from here on
         found = await manifests.shelf(self._bucket)
         empty = Manifest(number=0, owner=position.owner, created_ms=0)
         if restart:

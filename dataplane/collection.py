@@ -29,6 +29,7 @@ from dataplane.errors import Damaged, DimensionMismatch, InvalidInput
 from dataplane.filters import Attribute
 from dataplane.graph import Graph
 from dataplane.indexer import TextFeed
+from dataplane.memory import Memory
 from dataplane.records import CollectionRecord, RowRecord
 from dataplane.rocks import Rocks
 from dataplane.rows import Metric
@@ -43,6 +44,7 @@ Floats = NDArray[np.float32]
 FLAT_ROWS = 1024  # a collection that is no larger stays in the delta: a scan of it takes 60 microseconds
 DELTA_ROWS = 8192
 QUICK_S = 0.001
+UNBOUNDED = 1 << 62
 LOAD_ROWS = 512  # read, sketched and taken in at a time while a collection is loaded
 
 
@@ -70,9 +72,16 @@ class Collection:
     """One collection of one tenant. `folder` holds what is derived and on disk; `wake` tells the indexer of work."""
 
     def __init__(
-        self, rocks: Rocks, tenant: str, record: CollectionRecord, folder: Path, wake: Callable[[], None]
+        self,
+        rocks: Rocks,
+        tenant: str,
+        record: CollectionRecord,
+        folder: Path,
+        wake: Callable[[], None],
+        memory: Memory | None = None,
     ) -> None:
         self.rocks = rocks
+        self._memory = memory or Memory(UNBOUNDED)
         self.tenant = tenant
         self.record = record
         self.folder = folder
@@ -127,7 +136,7 @@ class Collection:
 
     def remake(self) -> None:
         """Make memory anew from RocksDB, without graph and shards. In the writer's thread, while the keeper is held."""
-        made = Collection(self.rocks, self.tenant, self.record, self.folder, self._wake)
+        made = Collection(self.rocks, self.tenant, self.record, self.folder, self._wake, self._memory)
         made._take_in_all()
         with self.lock:
             old, (accesses, hours) = self.table.view(), self.table.accessed()
@@ -183,11 +192,12 @@ class Collection:
             self.problems += [_lost(row) for row in np.setdiff1d(numbers, have).tolist()]
             found = [entry for entry, there in zip(found, np.isin(numbers, have), strict=True) if there]
             numbers = have
+        self._memory.took(self.table.growth(len(numbers)))
         slots = self.table.append(
             numbers, [record.id for _, record in found], [record.expires_ms for _, record in found], hour_now()
         )
         self.attributes.append([record.attributes for _, record in found])
-        if flat:
+        if flat and self._memory.take(self.delta.growth(len(numbers))):
             self.delta.append(numbers, vectors)
         else:
             self.sketch(slots, vectors)
@@ -254,11 +264,12 @@ class Collection:
         with self.lock:
             if batch is not None:
                 rows = np.arange(first, first + len(batch), dtype=np.uint64)
+                self._memory.took(self.table.growth(len(batch)))
                 slots = self.table.append(rows, batch.ids, batch.expires_ms, hour)
                 self.attributes.append(batch.attributes)
-                if self.delta.room >= len(batch):
+                if self.delta.room >= len(batch) and self._memory.take(self.delta.growth(len(batch))):
                     self.delta.append(rows, batch.vectors)
-                else:  # the keeper is behind: they are found by their sketches meanwhile
+                else:  # the keeper is behind, or memory is short: they are found by their sketches meanwhile
                     self.sketch(slots, batch.vectors)
                     self.table.move(slots, LOOSE)
             if ended:
@@ -323,7 +334,7 @@ class Collection:
     def nbytes(self) -> int:
         """Bytes of memory taken, those of the graph included."""
         graph = 0 if self.graph is None else self.graph.nbytes
-        return self.table.nbytes + self.attributes.nbytes + self.delta.nbytes + graph
+        return self.table.nbytes + self.attributes.nbytes + self.delta.nbytes + graph + self.shards.nbytes
 
     def counts(self) -> tuple[int, ...]:
         """Live rows by place: FRESH, HOT, LOOSE, WARM."""

@@ -15,6 +15,8 @@ from dataplane.writer import Command, Draft
 
 Rows = NDArray[np.uint64]
 
+WEIGHED_CHARACTERS = 4096  # of text weigh as much as a row, so that the ring is bounded in bytes too
+
 
 class _Change(Command):
     """A change of one collection."""
@@ -61,7 +63,7 @@ class Upsert(_Change):
     def __init__(self, collection: Collection, batch: RowBatch, now_ms: int) -> None:
         super().__init__(collection, now_ms)
         self._batch = batch
-        self.weight = len(batch)
+        self.weight = len(batch) + sum(len(text) for text in batch.texts if text) // WEIGHED_CHARACTERS
 
     def draft(self, draft: Draft) -> int:
         self._check()
@@ -204,6 +206,20 @@ class Remake(Command):
         if self._collection.dropped:
             raise NotFound(f"the collection {self._collection.name!r} has been deleted.")
         self._collection.remake()
+
+
+class Forget(Command):
+    """Entries of `dead` that nobody needs any more, by key."""
+
+    def __init__(self, collection: Collection, ended: Sequence[bytes]) -> None:
+        self._collection = collection
+        self._ended = ended
+        self.weight = len(ended)
+
+    def draft(self, draft: Draft) -> None:
+        if not self._collection.dropped:
+            for key in self._ended:
+                draft.delete("dead", key)
 
 
 class Touch(Command):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.uint64]
-_FIRST = 256
+_FIRST = 16
 
 
 class DeltaView(Struct, frozen=True):
@@ -47,6 +47,12 @@ class Delta:
         """Bytes of memory taken."""
         return self._rows.nbytes + self._vectors.nbytes
 
+    def growth(self, count: int) -> int:
+        """Bytes of memory that appending `count` rows takes."""
+        if self._end + count <= len(self._rows):
+            return 0
+        return max(self._size_for(count) - len(self._rows), 0) * (8 + 4 * self._dimensions)
+
     def append(self, rows: Rows, vectors: Floats) -> None:
         """Add rows, whose numbers are above all that are here. The vectors are copied."""
         count = len(rows)
@@ -71,9 +77,18 @@ class Delta:
             self._vectors = np.empty((0, self._dimensions), np.float32)
             self._start = self._end = 0
 
-    def _make_room(self, count: int) -> None:
+    def keep(self, wanted: NDArray[np.bool_]) -> None:
+        """Forget all rows but those that are `wanted`, shape [n]."""
+        held = slice(self._start, self._end)
+        self._rows, self._vectors = self._rows[held][wanted], self._vectors[held][wanted]
+        self._start, self._end = 0, len(self._rows)
+
+    def _size_for(self, count: int) -> int:
         held = len(self)
-        size = max(_FIRST, held + count, min(2 * held, self.capacity))
+        return max(_FIRST, held + count, min(2 * held, self.capacity))
+
+    def _make_room(self, count: int) -> None:
+        held, size = len(self), self._size_for(count)
         rows = np.empty(size, np.uint64)
         vectors = np.empty((size, self._dimensions), np.float32)
         rows[:held] = self._rows[self._start : self._end]

@@ -90,8 +90,7 @@ async def erase(
     for one in _kept(plane, subject):
         await _purge(plane, one, subject.ids, taken.seq)
     progress("rewriting the database", 0, 0)
-    for prefix in taken.rewritten:
-        await asyncio.to_thread(_rewrite, plane.rocks, prefix)
+    await asyncio.to_thread(_rewrite, plane.rocks, taken.rewritten)
     left: list[str] = []
     archive: archive_erasure.Receipt | None = None
     progress("rewriting the archive", 0, 0)
@@ -217,10 +216,12 @@ def _purge_derived(plane: DataPlane, collection: Collection, ids: frozenset[str]
             plane.keeper.purge(collection, collection.shards.holding(ids))
 
 
-def _rewrite(rocks: Rocks, scope: bytes) -> None:
+def _rewrite(rocks: Rocks, prefixes: Sequence[bytes]) -> None:
     rocks.flush()
-    for family in FAMILIES:
-        rocks.compact(family, scope)
+    for prefix in prefixes:
+        for family in FAMILIES:
+            rocks.compact(family, prefix)
+    rocks.renew_manifest()
 
 
 def _look_again(plane: DataPlane, subject: Subject, taken: _Taken) -> tuple[dict[str, int], list[str]]:

@@ -27,6 +27,7 @@ from dataplane.text import Allowed, TextIndex
 Texts = Sequence[tuple[int, str]]  # row number, text
 
 FEED_ROWS = 8192
+FEED_CHARACTERS = 8 << 20
 TRANSACTION_ROWS = 512
 TRANSACTION_CHARACTERS = 4 << 20
 RETRY_S = 5.0
@@ -45,7 +46,7 @@ class TextFeed:
         self._wake = wake
         self._changed = threading.Condition()
         self._pending: deque[tuple[Texts, Texts, int]] = deque()
-        self._pending_rows = 0
+        self._pending_rows = self._pending_characters = 0
         self._written = 0  # the last change that the index should have
         self._closed = False
         self._retry_at = 0.0
@@ -69,13 +70,14 @@ class TextFeed:
             if not self.behind:
                 self._pending.append((added, removed, seq))
                 self._pending_rows += len(added) + len(removed)
-                if self._pending_rows > FEED_ROWS:
+                self._pending_characters += _characters(added, removed)
+                if self._pending_rows > FEED_ROWS or self._pending_characters > FEED_CHARACTERS:
                     self._throw_away()
         self._wake()
 
     def _throw_away(self) -> None:
         self._pending.clear()
-        self._pending_rows = 0
+        self._pending_rows = self._pending_characters = 0
         self.behind = True
 
     @property
@@ -122,6 +124,7 @@ class TextFeed:
                 added.extend(more)
                 removed.extend(less)
                 self._pending_rows -= len(more) + len(less)
+                self._pending_characters -= _characters(more, less)
         if seq:
             self.index.add(added, removed, seq)
 
@@ -129,7 +132,7 @@ class TextFeed:
         """From RocksDB. Changes that are written meanwhile come in again, by the feed, and change nothing twice."""
         with self._changed:
             self._pending.clear()
-            self._pending_rows = 0
+            self._pending_rows = self._pending_characters = 0
             self.behind = False
             target = self._written
         built = self.index.seq
@@ -185,11 +188,16 @@ class TextFeed:
         with self._changed:
             self.awaited += 1
             complete = self._changed.wait_for(
-                lambda: self._closed or (self.index.seq >= wanted and not self._unusable),
+                lambda: self._closed or self._stuck or (self.index.seq >= wanted and not self._unusable),
                 max(deadline - time.monotonic(), 0),
             )
             self.awaited -= 1
-        return complete
+            return complete and not self._stuck
+
+    @property
+    def _stuck(self) -> bool:
+        """Whether the index will not catch up soon: a full disk, for example. To wait for it would help nobody."""
+        return self.behind and self.problem is not None
 
     def close(self) -> None:
         """Close the file; what is still on its way comes from RocksDB at the next start."""
@@ -197,6 +205,10 @@ class TextFeed:
             self._closed = True
             self._changed.notify_all()
         self.index.close()
+
+
+def _characters(added: Texts, removed: Texts) -> int:
+    return sum(len(text) for texts in (added, removed) for _, text in texts)
 
 
 def _ended(rocks: Rocks, scope: bytes, first: int) -> Iterator[tuple[int, str]]:

@@ -7,6 +7,7 @@ For each collection in turn, one step of the first that is due:
     mend       WARM -> LOOSE     the rows of a shard that a search found damaged; the shard is removed
     gather     LOOSE -> HOT      rows that are in RocksDB only: after a start, a rebuild, or a burst
     shrink     HOT -> WARM       when more memory is taken than there may be
+    spill      FRESH -> LOOSE    the same, for collections that are too small for a graph
     overflow   LOOSE -> WARM     when there is no room for them in the graph and they have become many
     rebuild    HOT -> LOOSE      when too many nodes of the graph are masked; `gather` builds it anew
     promote    WARM -> HOT       rows that are clearly hotter than the coldest hot ones, while there is room
@@ -14,6 +15,8 @@ For each collection in turn, one step of the first that is due:
     discard    WARM -> LOOSE     the rows of a shard of which most have ended; the shard is removed
     snapshot                     when enough has changed and some time has passed
     expire                       rows whose time has come are deleted, by a command
+    tidy                         slots of rows that ended are forgotten
+    trim                         so is what RocksDB notes of them, once full text and archive have it
 
 Memory is bounded by `memory_bytes` over all collections, as they count it themselves: a row becomes HOT only where there is
 room for it. A graph whose array would have to move to a larger one, without the memory for both, is built anew with all the
@@ -27,6 +30,7 @@ A step that fails is logged and tried again after a pause; a full disk pauses de
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import threading
 import time
@@ -37,11 +41,12 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from dataplane import snapshot
+from dataplane import archive_position, keys, snapshot
 from dataplane.collection import FLAT_ROWS, Collection
-from dataplane.commands import Expire
+from dataplane.commands import Expire, Forget
 from dataplane.errors import Closed, DataPlaneError
 from dataplane.graph import Graph, node_bytes
+from dataplane.memory import Memory
 from dataplane.shards import ShardMeta, ShardRows
 from dataplane.table import FRESH, HOT, LOOSE, WARM, Slots
 from dataplane.writer import Command
@@ -51,6 +56,8 @@ MERGE_FROM = 64
 MERGE_AFTER_S = 0.2
 OVERFLOW_ROWS = 4096  # loose rows are found by their sketches; a shard of fewer is not worth its file
 SHARD_ROWS = 16_384
+SHRINK_SHARE = 0.05  # of memory that is given back beyond what must be
+RESERVE = 1.25  # times the live rows: no graph is made with memory for more
 STAY = 0.1  # of heat
 CLEARLY = 0.4  # of heat: half as many accesses again
 SPARE_SHARE = 0.05  # of the graph, or of free memory, that only promotions use
@@ -66,6 +73,8 @@ SNAPSHOT_EVERY_S = 60.0
 SNAPSHOT_IDLE_S = 5.0
 EXPIRE_EVERY_S = 5.0
 EXPIRE_ROWS = 128
+TRIM_EVERY_S = 60.0
+TRIM_ROWS = 4096
 PAUSE_S = 5.0
 IDLE_S = 0.05
 
@@ -94,6 +103,7 @@ class _Due(Struct):
     snapshot_seq: int = -1
     snapshot_nodes: int = 0
     expired_at: float = 0.0
+    trimmed_at: float = 0.0
     adopted: bool = False
     paused_until: float = 0.0
     error: str | None = None  # of the last step, until one goes well
@@ -107,7 +117,7 @@ class Keeper:
     ) -> None:
         self._collections = collections
         self._submit = submit
-        self.memory_bytes = memory_bytes
+        self.memory = Memory(memory_bytes)
         self.counts = KeeperCounts()
         self._due: dict[bytes, _Due] = {}  # by the collection's scope, which is never used again
         self._stopping = threading.Event()
@@ -136,8 +146,10 @@ class Keeper:
         """Whether nothing is left to be moved, and the snapshot is of now."""
         due = self._due_of(collection)
         counts, graph = collection.counts(), collection.graph
-        fresh = counts[FRESH] if collection.table.live > FLAT_ROWS or graph is not None else 0
-        loose = counts[LOOSE] and (counts[LOOSE] >= OVERFLOW_ROWS or self._room(collection, MERGE_ROWS))
+        if graph is None and collection.table.live <= FLAT_ROWS:
+            return due.adopted and not (counts[LOOSE] and self._delta_fits(collection))
+        fresh, loose = counts[FRESH], counts[LOOSE]
+        loose = loose >= OVERFLOW_ROWS or (loose > 0 and self._room(collection, MERGE_ROWS))
         over = counts[HOT] and graph is not None and self._free_bytes() < 0
         saved = graph is None or due.snapshot_seq == collection.published
         return not fresh and not loose and not over and due.adopted and saved
@@ -153,6 +165,15 @@ class Keeper:
         with self._stepping:
             yield
 
+    @property
+    def memory_bytes(self) -> int:
+        """What all collections together may take."""
+        return self.memory.cap
+
+    @memory_bytes.setter
+    def memory_bytes(self, cap: int) -> None:
+        self.memory.cap = cap
+
     def used_bytes(self) -> int:
         """Memory of all collections."""
         return sum(collection.nbytes for collection in self._collections())
@@ -161,6 +182,7 @@ class Keeper:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            self._free_bytes()  # what the steps gave back may be taken again
             worked = False
             for collection in self._collections():
                 if self._stopping.is_set():
@@ -207,11 +229,14 @@ class Keeper:
             or self._adopt(collection, due)
             or self._mend(collection)
             or self._shrink(collection)
+            or self._spill(collection)
             or self._gather(collection)
             or self._rebuild_if_masked(collection)
+            or self._tidy(collection)
             or self._promote(collection, due)
             or self._discard(collection, due)
             or self._expire(collection, due)
+            or self._trim(collection, due)
             or self._snapshot(collection, due)
         )
 
@@ -248,23 +273,30 @@ class Keeper:
         return True
 
     def _shrink(self, collection: Collection) -> bool:
-        """With less memory than is taken (a smaller cap since the last start): the coldest hot rows become warm."""
+        """With more memory taken than may be, the coldest hot rows become warm, and the graph is built anew of the others.
+
+        The graph goes first, for that gives memory back at once. Somewhat more goes than must, or the next rows to come
+        would have it built anew again.
+        """
         over = -self._free_bytes()
-        graph = collection.graph
-        if over <= 0 or graph is None or not collection.counts()[HOT]:
+        if over <= 0 or collection.graph is None or not collection.counts()[HOT]:
             return False
         with collection.lock:
             view, heat = collection.table.view(), collection.table.heat()
         hot = np.flatnonzero(view.alive & (view.place == HOT))
+        over += int(SHRINK_SHARE * self.memory_bytes)
         count = min(len(hot), over // node_bytes(collection.dimensions) + MERGE_ROWS)
-        self.demote(collection, np.sort(hot[np.argsort(heat[hot], kind="stable")[:count]]))
+        coldest = np.sort(hot[np.argsort(heat[hot], kind="stable")[:count]])
         self._drop_graph(collection)
+        self.demote(collection, coldest)
         if reserve := self._reserve(collection):
             collection.graph = Graph(collection.dimensions, collection.metric, reserve)
         return True
 
     def _into_delta(self, collection: Collection) -> bool:
-        """A collection that has become small is scanned as a whole."""
+        """A collection that has become small is scanned as a whole, if there is memory for it."""
+        if not self._delta_fits(collection):
+            return False
         with collection.lock:
             view = collection.table.view()
             loose = view.rows[np.flatnonzero((view.place == LOOSE) & view.alive)]
@@ -272,6 +304,24 @@ class Keeper:
             collection.delta.append(rows, vectors)
             collection.table.move(view.slots_of(rows), FRESH)
         collection.leave_out(np.setdiff1d(loose, rows))
+        return True
+
+    def _delta_fits(self, collection: Collection) -> bool:
+        growth = collection.delta.growth(collection.counts()[LOOSE])
+        return self._free_bytes() - SPARE_SHARE * self.memory_bytes >= growth
+
+    def _spill(self, collection: Collection) -> bool:
+        """Too much memory is taken, and this is the small collection that was not changed for longest: its rows become loose."""
+        if collection.graph is not None or not len(collection.delta) or self._free_bytes() >= 0:
+            return False
+        flat = [one for one in self._collections() if one.graph is None and len(one.delta)]
+        if collection is not min(flat, key=lambda one: one.changed_at):
+            return False
+        with collection.lock:
+            delta = collection.delta.view()
+        self._into_graph(collection, delta.rows, delta.vectors, to_graph=False)
+        with collection.lock:
+            collection.delta.drop(len(delta.rows))
         return True
 
     def _overflow(self, collection: Collection) -> bool:
@@ -359,6 +409,14 @@ class Keeper:
         self._compact_table(collection)
         return True
 
+    def _tidy(self, collection: Collection) -> bool:
+        """Where many rows ended that no graph had: they were new, or warm."""
+        table = collection.table
+        if table.ended < max(FLAT_ROWS, MASKED_SHARE * len(table)):
+            return False
+        self._compact_table(collection)
+        return True
+
     def _drop_graph(self, collection: Collection) -> None:
         """Hot rows become loose."""
         with collection.lock:
@@ -388,11 +446,13 @@ class Keeper:
             slots = np.flatnonzero(collection.table.view().alive)
             collection.table = collection.table.kept(slots)
             collection.attributes = collection.attributes.keep(slots)
+            collection.delta.keep(collection.table.view().slots_of(collection.delta.view().rows) >= 0)
 
     # Memory
 
     def _free_bytes(self) -> int:
-        return self.memory_bytes - self.used_bytes()
+        self.memory.counted(self.used_bytes(), sum(collection.table.growing for collection in self._collections()))
+        return self.memory.free
 
     def _room(self, collection: Collection, count: int, spare: float = SPARE_SHARE) -> bool:
         """Whether `count` rows can become hot, and the share `spare` is left."""
@@ -417,7 +477,9 @@ class Keeper:
 
     def _reserve(self, collection: Collection) -> int:
         """Nodes for which there is memory, while the collection has no graph."""
-        return max(int(0.98 * self._free_bytes()) // node_bytes(collection.dimensions), 0)
+        free = self._free_bytes() - int(SPARE_SHARE * self.memory_bytes)
+        wanted = int(RESERVE * collection.table.live) + MERGE_ROWS
+        return min(max(free // node_bytes(collection.dimensions), 0), wanted)
 
     def demote(self, collection: Collection, slots: Slots) -> None:
         """Rows become WARM: those that no shard has are written into new ones."""
@@ -546,6 +608,30 @@ class Keeper:
         for start in range(0, len(over), EXPIRE_ROWS):
             self._submit(Expire(collection, view.rows[over[start : start + EXPIRE_ROWS]].tolist(), now_ms))
         self.counts.expired += len(over)
+        return False
+
+    def _trim(self, collection: Collection, due: _Due) -> bool:
+        """`dead` entries that neither the full text nor the archive needs any more are removed, by commands."""
+        now = time.monotonic()
+        if now - due.trimmed_at < TRIM_EVERY_S and collection.scope not in self._hurry:
+            return False
+        due.trimmed_at = now
+        first = collection.rocks.first_key("dead", collection.scope)
+        if first is None:
+            return False
+        through = collection.published if collection.text is None else collection.text.index.sync()
+        if archive_position.load(collection.rocks) is not None:  # there is an archive
+            number = collection.record.number
+            through = min(through, archive_position.archived_seq(collection.rocks, collection.tenant, number))
+        last = collection.scope + keys.number(through)
+        if first > last:
+            return False
+        with contextlib.closing(collection.rocks.scan("dead", collection.scope)) as found:
+            ended = list(itertools.takewhile(last.__ge__, (key for key, _ in itertools.islice(found, TRIM_ROWS))))
+        for start in range(0, len(ended), EXPIRE_ROWS):
+            self._submit(Forget(collection, ended[start : start + EXPIRE_ROWS]))
+        if len(ended) == TRIM_ROWS:
+            due.trimmed_at = now - TRIM_EVERY_S + PROMOTE_EVERY_S  # there is more
         return False
 
     def _snapshot(self, collection: Collection, due: _Due) -> bool:

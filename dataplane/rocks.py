@@ -45,6 +45,7 @@ FAMILIES = ("rows", "vectors", "index", "dead", "meta", "state", "events")
 _BLOOM_BITS = 10
 _BLOCK_BYTES = {"vectors": 16 << 10}
 _MIN_MEMORY = 16 << 20
+MANIFEST_BYTES = 256 << 10
 
 
 class Batch:
@@ -163,6 +164,11 @@ class Rocks:
         with contextlib.closing(self.scan(family, prefix, backwards=True)) as found:
             return next((key for key, _ in found), None)
 
+    def first_key(self, family: str, prefix: bytes) -> bytes | None:
+        """The first key that begins with `prefix`."""
+        with contextlib.closing(self.scan(family, prefix)) as found:
+            return next((key for key, _ in found), None)
+
     def checkpoint(self, folder: Path) -> None:
         """A copy of this moment in the new `folder`, hard-linked where the file system is the same."""
         with _translated(folder):
@@ -179,10 +185,22 @@ class Rocks:
 
         Blocks for as long as the rewriting takes, without the GIL. Call `flush` before.
         """
-        options = CompactOptions()
-        options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
         with _translated():
-            self._families[family].compact_range(prefix, keys.after(prefix), options)
+            self._families[family].compact_range(prefix, keys.after(prefix), _rewriting())
+
+    def renew_manifest(self) -> None:
+        """Have RocksDB begin its MANIFEST anew. In the old one, keys stand as the borders of table files that are gone.
+
+        It does so by itself once the file has MANIFEST_BYTES, for which a key of this size is written and taken back.
+        """
+        with _translated():
+            self._db.put(b"\x00" * MANIFEST_BYTES, b"")
+            self._db.flush(True)
+            self._db.delete(b"\x00" * MANIFEST_BYTES)
+            self._db.flush(True)
+            self._db.compact_range(None, None, _rewriting())
+            self._db.put(b"renewed", b"")  # the next change after the long key is gone
+            self._db.flush(True)
 
     def obsolete_files(self) -> list[str]:
         """Names of table files that no longer count, and are still there: somebody reads them, or they are being removed."""
@@ -217,6 +235,12 @@ class Rocks:
             self._db.close()
 
 
+def _rewriting() -> CompactOptions:
+    options = CompactOptions()
+    options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
+    return options
+
+
 def _options(family: str, cache: Cache, buffers: WriteBufferManager, memory: int) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
@@ -227,6 +251,7 @@ def _options(family: str, cache: Cache, buffers: WriteBufferManager, memory: int
     options.set_max_open_files(256)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(2)
+    options.set_max_manifest_file_size(MANIFEST_BYTES)
     options.set_max_log_file_size(4 << 20)
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     options.set_compression_type(DBCompressionType.none() if family == "vectors" else DBCompressionType.lz4())

@@ -115,7 +115,7 @@ class DataPlane:
 
     def _made(self, tenant: str, record: CollectionRecord) -> Collection:
         folder = self.folder / "derived" / _folder_name(tenant, record.number)
-        return Collection(self.rocks, tenant, record, folder, self.indexer.wake)
+        return Collection(self.rocks, tenant, record, folder, self.indexer.wake, self.keeper.memory)
 
     def _remove_stray_folders(self) -> None:
         """Of collections that were deleted when the process was killed."""

@@ -32,6 +32,7 @@ HOUR_MS = 3_600_000
 NEVER_MS = int(np.iinfo(np.int64).max)
 _DECAY = -math.log(0.99)
 _FIRST = 256
+GROWTH = 8  # it grows by this part of it
 _COLUMNS = np.dtype(
     [
         ("rows", np.uint64),
@@ -136,6 +137,24 @@ class Table:
         )
         return self._view
 
+    def growth(self, count: int) -> int:
+        """About how many bytes of memory `count` more rows take, ids aside."""
+        if self._count + count <= len(self._columns["rows"]):
+            return 0
+        return (self._size_for(self._count + count) - len(self._columns["rows"])) * self._row_bytes
+
+    @property
+    def growing(self) -> int:
+        """Bytes of memory that it will take when it grows the next time."""
+        return self._count // GROWTH * self._row_bytes
+
+    @property
+    def _row_bytes(self) -> int:
+        return _COLUMNS.itemsize + 8 * len(self._sketches)
+
+    def _size_for(self, needed: int) -> int:
+        return max(needed, _FIRST, self._count + self._count // GROWTH)
+
     def append(self, rows: Rows, ids: Sequence[str], expires_ms: Sequence[int | None], hour: float) -> Slots:
         """Add rows, whose numbers rise above all that are here, as FRESH. Returns their slots."""
         start, end = self._count, self._count + len(rows)
@@ -159,8 +178,8 @@ class Table:
         return np.arange(start, end)
 
     def _grow(self, needed: int) -> None:
-        """By an eighth: little is taken and not used. One column after another, so that little is there twice for a moment."""
-        size = max(needed, _FIRST, self._count + self._count // 8)
+        """By a small part: little is taken and not used. One column after another, so that little is there twice for a moment."""
+        size = self._size_for(needed)
         sketches = np.zeros((len(self._sketches), size), np.uint64)
         sketches[:, : self._count] = self._sketches[:, : self._count]
         self._sketches, self._places_seen = sketches, False

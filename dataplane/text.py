@@ -174,6 +174,19 @@ class TextIndex:
                 return [(number, -cost) for number, cost in reader.execute(RANKED, (match, limit))]
             return _best_allowed(reader, match, limit, allowed)
 
+    def sync(self) -> int:
+        """Make what is in the index survive the loss of power. Returns the sequence number up to which that is.
+
+        Raises StorageFull, Damaged, Unavailable, Closed.
+        """
+        with self._writing() as writer:
+            writer.execute("PRAGMA synchronous = FULL")  # then the log is synced after a transaction
+            try:
+                writer.execute("UPDATE meta SET value = ?1 WHERE name = 'seq'", (self._seq,))
+            finally:
+                writer.execute("PRAGMA synchronous = NORMAL")
+            return self._seq
+
     def compact(self) -> None:
         """Merge everything into one segment, without what removed rows left behind, and give the space back to the disk.
 

@@ -30,6 +30,7 @@ from dataplane.files import remove_files, remove_leftovers, write_bytes
 from dataplane.shards import Shard, ShardEntry, ShardMeta, ShardRows, write_shard
 
 GROUP_ROWS = 64
+GROUP_BYTES = 350  # of memory: where a row group lies, and its checksums
 MANIFEST = "shards.json"
 Rows = NDArray[np.uint64]
 Floats = NDArray[np.float32]
@@ -109,6 +110,11 @@ class WarmShards:
     def paths(self) -> list[Path]:
         """Every file that a backup must have: the manifest is the first."""
         return [self._folder / MANIFEST, *(self._folder / entry.name for entry in self.entries)] if self._shards else []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory taken, about: what is known of each row group."""
+        return GROUP_BYTES * len(self._groups)
 
     @property
     def bytes(self) -> int:

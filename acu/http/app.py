@@ -13,7 +13,19 @@ import logging
 
 from aiohttp import web
 
-from acu.http import admin, chat, completions, embeddings, files, health, models, openapi, store_files, vector_stores
+from acu.http import (
+    admin,
+    chat,
+    completions,
+    data,
+    embeddings,
+    files,
+    health,
+    models,
+    openapi,
+    store_files,
+    vector_stores,
+)
 from acu.http.audit import Hooks, Journal
 from acu.http.auth import Gate, Keys, MissingScope
 from acu.http.bodies import Bodies
@@ -151,5 +163,6 @@ def _routes(service: Service, hooks: Hooks, library: LibrarySource, uploads: Upl
         *store_files.batch_routes(library),
         *health.routes(service, hooks),
         *admin.routes(service, hooks),
+        *data.routes(hooks.data),
     )
     return (*routes, *openapi.routes(routes))

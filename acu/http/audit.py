@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from acu.http.data import DataSource, no_data
 from acu.http.errors import HttpError
 from acu.http.exchange import Peer, RequestRecord
 
@@ -40,7 +41,8 @@ class Hooks(Struct, frozen=True, kw_only=True):
 
     `on_response` counts an answer by route and status; `render_metrics` gives the exposition text, all of it or the
     basic families; `audit` takes a line of JSON without its newline, and neither blocks nor fails; `daemon_status` is
-    what /acu/v1/status tells beside the service; `preloading` tells how far weights are read, or is empty.
+    what /acu/v1/status tells beside the service; `preloading` tells how far weights are read, or is empty; `data` gives what
+    administrators may do with the data plane.
     """
 
     on_response: Callable[[str, int], None] = _no_count
@@ -48,6 +50,7 @@ class Hooks(Struct, frozen=True, kw_only=True):
     audit: Callable[[bytes], None] | None = None
     daemon_status: Callable[[], dict[str, Any]] = _no_status
     preloading: Callable[[], str] = str
+    data: DataSource = no_data
 
 
 class Journal:

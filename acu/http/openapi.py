@@ -21,6 +21,7 @@ STATUSES = {
     404: "There is no such model, path, or thing of that id that is the caller's.",
     405: "The path has no such method.",
     408: "The request did not arrive in time.",
+    409: "Something else is being done that must end first.",
     413: "The body is too large, or has too many values.",
     415: "The body is not of the type that is wanted, or has a Content-Encoding.",
     417: "The expectation cannot be met.",

@@ -150,7 +150,9 @@ def stilled(
     rocks = Rocks.open(folder / "rocks", memory_bytes=16 * MIB)
     try:
         if not list(stored_collections(rocks)):
-            apply(rocks, Create(TENANT, NAME, CollectionSpec(dimensions=dimensions, metric=metric, text=text), now_ms()))
+            apply(
+                rocks, Create(TENANT, NAME, CollectionSpec(dimensions=dimensions, metric=metric, text=text), now_ms())
+            )
         ((tenant, record),) = stored_collections(rocks)
         collection = Collection(rocks, tenant, record, folder / "derived", _nothing)
         collection.load()
@@ -164,5 +166,3 @@ def stilled(
 
 def _nothing() -> None:
     """There is no thread to wake."""
-
-

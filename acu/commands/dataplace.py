@@ -1,0 +1,140 @@
+"""Where `acu data` finds the data plane: in a running daemon, or, when none runs, in its folder."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
+
+from acu.client import Client
+from acu.commands.options import target_of
+from acu.config import load, process_environment
+from acu.errors import DaemonSilent, DaemonUnreachable, DataError, UnknownAnswer
+from acu.http.wire.data import DataWork, kind_of
+
+if TYPE_CHECKING:
+    from dataplane.config import DataPlaneConfig
+    from dataplane.store import DataPlane
+
+PATH = "/acu/v1/data"
+TIMEOUT_S = 30.0
+POLL_S = 0.2
+Told = Callable[[str, int, int], None]
+T = TypeVar("T")
+
+
+class Place(Protocol):
+    """A data plane that can be asked."""
+
+    def status(self) -> dict[str, Any]:
+        """How it is."""
+
+    def perform(self, work: DataWork, told: Told) -> dict[str, Any]:
+        """Do something, and return what came of it. Raises DataError, and what a Client raises."""
+
+
+class InDaemon:
+    """The data plane of a running daemon. What is begun goes on if this process ends."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def status(self) -> dict[str, Any]:
+        """As the daemon tells it."""
+        report: dict[str, Any] = self._client.get(f"{PATH}/status")
+        return report
+
+    def perform(self, work: DataWork, told: Told) -> dict[str, Any]:
+        """Begin a job, and wait for its end."""
+        kind = kind_of(work)
+        job = self._client.post(f"{PATH}/{kind}", msgspec.to_builtins(work), accept=(202,))
+        try:
+            while job["state"] == "running":
+                told(job["stage"] or kind, job["done"], job["total"])
+                time.sleep(POLL_S)
+                job = self._client.get(f"{PATH}/jobs/{job['id']}")
+            if job["state"] == "failed":
+                raise DataError(str(job["error"]))
+            result: dict[str, Any] = job["result"]
+        except (KeyError, TypeError) as error:
+            raise UnknownAnswer(f"{PATH}/{kind}") from error
+        return result
+
+
+class InFolder:
+    """The data plane in a folder, which no daemon has open. It is open while something is done."""
+
+    def __init__(self, config: DataPlaneConfig) -> None:
+        self._config = config
+        self.folder = Path(config.path)
+
+    def status(self) -> dict[str, Any]:
+        """As it is once it has been opened."""
+
+        async def ask(plane: DataPlane) -> dict[str, Any]:
+            found: dict[str, Any] = msgspec.to_builtins(plane.status())
+            return found
+
+        return {"state": "open", "folder": str(self.folder), "why": None} | self._opened(ask)
+
+    def perform(self, work: DataWork, told: Told) -> dict[str, Any]:
+        """Open, do it, and close."""
+        from acu.datawork import perform
+
+        return self._opened(lambda plane: perform(plane, work, told))
+
+    def _opened(self, ask: Callable[[DataPlane], Awaitable[T]]) -> T:
+        if not (self.folder / "rocks").is_dir():
+            raise DataError(f"there is no data plane in {self.folder}: nothing has been stored there yet")
+        from dataplane.store import opened
+
+        # Nothing is archived but what the command asks for.
+        config = msgspec.structs.replace(self._config, archive_every_s=None)
+
+        async def run() -> T:
+            async with opened(config) as plane:
+                return await ask(plane)
+
+        with data_errors(" If one runs that did not answer here, say where it listens: --socket PATH or --url URL."):
+            return asyncio.run(run())
+
+
+def place_of(args: argparse.Namespace) -> Place:
+    """The daemon that the options mean, if it answers; else the folder of the configuration.
+
+    Raises DaemonUnreachable if a daemon was named that does not answer.
+    """
+    client = Client(target_of(args), TIMEOUT_S)
+    try:
+        client.get(f"{PATH}/status")
+    except DaemonSilent:
+        raise
+    except DaemonUnreachable:
+        if args.url is not None or args.socket is not None:
+            raise
+        return InFolder(configured(args))
+    return InDaemon(client)
+
+
+def configured(args: argparse.Namespace) -> DataPlaneConfig:
+    """The data plane's section of the configuration, with `auto` replaced."""
+    return load(process_environment(), file=args.config).config.data_plane
+
+
+@contextmanager
+def data_errors(hint: str = "") -> Iterator[None]:
+    """The data plane's errors as the commands' own. `hint`: what else to do where another process has the folder open."""
+    from dataplane.errors import DataPlaneError, Locked
+
+    try:
+        yield
+    except Locked as error:
+        raise DataError(f"{error}{hint}") from error
+    except DataPlaneError as error:
+        raise DataError(str(error)) from error

@@ -1,0 +1,99 @@
+"""`acu data restore`: an empty folder becomes a data plane again, from a backup or from the archive alone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from acu.commands.dataplace import Told, data_errors
+from acu.errors import DataError
+
+if TYPE_CHECKING:
+    from dataplane.archive_restore import RestoreReport
+    from dataplane.bucket import Bucket
+    from dataplane.config import DataPlaneConfig
+    from dataplane.rocks import Rocks
+
+ROCKS_BYTES = 64 << 20  # memory of the database while it is filled
+
+
+def from_backup(folder: Path, config: DataPlaneConfig, told: Told) -> dict[str, Any]:
+    """Check the backup, and copy it to the configured folder. Raises DataError; then nothing was restored."""
+    from dataplane import backup
+    from dataplane.errors import AlreadyExists
+
+    target = Path(config.path)
+    with data_errors():
+        try:
+            done = backup.restore(
+                folder, target, progress=lambda done, total: told("checking and copying", done, total)
+            )
+        except AlreadyExists as error:
+            raise DataError(
+                f"{target} is there already, and nothing is overwritten. Stop the daemon that uses it, move the folder away, and "
+                "restore again."
+            ) from error
+    return {
+        "source": str(folder),
+        "folder": str(target),
+        "files": done.files,
+        "bytes": done.size,
+        "created_ms": done.created_ms,
+    }
+
+
+def from_bucket(config: DataPlaneConfig, told: Told) -> dict[str, Any]:
+    """Fill the configured folder from the archive. Raises DataError; it is run again then, and begins anew."""
+    with data_errors():
+        return asyncio.run(_from_bucket(config, told))
+
+
+async def _from_bucket(config: DataPlaneConfig, told: Told) -> dict[str, Any]:
+    from dataplane.archive_restore import restore
+    from dataplane.bucket import Bucket
+    from dataplane.cold import default_cold_folder
+
+    folder = Path(config.path)
+    bucket = Bucket(config.cold, default_cold_folder(folder))
+    size = await _size_of(bucket)
+    rocks = await asyncio.to_thread(_opened, folder)
+
+    def filled(report: RestoreReport) -> None:
+        told(f"manifest {report.manifest}: {report.rows} rows", report.bytes, size)
+
+    try:
+        done = await restore(bucket, rocks, filled)
+    finally:
+        await asyncio.to_thread(rocks.close)
+    return {
+        "source": bucket.where,
+        "folder": str(folder),
+        "manifest": done.manifest,
+        "created_ms": done.created_ms,
+        "rows": done.rows,
+        "entries": done.entries,
+        "bytes": done.bytes,
+        "passed_over": [problem.what for problem in done.passed_over],
+    }
+
+
+def _opened(folder: Path) -> Rocks:
+    from dataplane.files import storage_errors
+    from dataplane.rocks import Rocks
+
+    with storage_errors(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Rocks.open(folder / "rocks", memory_bytes=ROCKS_BYTES)
+
+
+async def _size_of(bucket: Bucket) -> int:
+    """Bytes of all that the newest whole manifest names; before the folder is touched. Raises NotFound."""
+    from dataplane import manifest as manifests
+    from dataplane.errors import NotFound
+
+    shelf = await manifests.shelf(bucket)
+    if not shelf.whole:
+        what = f"no whole manifest ({shelf.broken[0].what})" if shelf.broken else "no archive"
+        raise NotFound(f"{bucket.where} has {what}: check data_plane.cold, its bucket and prefix.")
+    return sum(segment.size for segment in shelf.whole[0].manifest.segments())

@@ -1,0 +1,255 @@
+"""What `acu data` shows to people: tables of the status, and what came of a job, in lines.
+
+rich is imported where a table is drawn.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from acu.commands.status import Pairs, duration, escape
+from acu.errors import UnknownAnswer
+from acu.logs import printable
+from acu.models.progress import human
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+BAR = 24
+MANY = 100  # from so many on, a job's `total` is bytes
+
+
+def drawn(report: dict[str, Any]) -> str:
+    """The status as text for standard output, in colour on a terminal. Raises UnknownAnswer."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    with console.capture() as capture:
+        console.print(understood(report))
+    return capture.get()
+
+
+def understood(report: dict[str, Any]) -> RenderableType:
+    """The status as tables. Raises UnknownAnswer."""
+    try:
+        return render(report)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UnknownAnswer("/acu/v1/data/status") from error
+
+
+def render(report: dict[str, Any]) -> RenderableType:
+    """The status as tables."""
+    from rich.console import Group
+
+    head = _grid()
+    head.add_row("state", _state(report))
+    head.add_row("folder", escape(report["folder"]))
+    if "collections" not in report:
+        return head
+    used, cap = report["memory_bytes"], report["memory_cap_bytes"]
+    head.add_row("memory", f"{human(used)} of {human(cap)} ({used / cap:.0%})")
+    searches, keeper, state = report["searches"], report["keeper"], report["state"]
+    mean = 1000 * searches["seconds"] / searches["searches"] if searches["searches"] else 0.0
+    head.add_row(
+        "searches",
+        f"{searches['searches']}, {mean:.1f} ms each; {searches['with_warm']} read the disk, {searches['slow']} were slow, "
+        f"{searches['incomplete']} incomplete",
+    )
+    head.add_row("writes", f"{report['writes']}, {report['syncs']} syncs; {report['ring_rows']} rows wait")
+    head.add_row("keeper", Pairs([(name, str(count)) for name, count in keeper.items()]))
+    head.add_row(
+        "state",
+        f"{state['records']} records, {state['events']} events, "
+        f"{human(state['disk_bytes'].get('state', 0) + state['disk_bytes'].get('events', 0))} on the disk",
+    )
+    for line in _archive_lines(report["cold"]):
+        head.add_row("archive", line)
+    if report["last_error"]:
+        head.add_row("[red]trouble[/]", escape(report["last_error"]))
+    return Group(head, "", _tiers(report), "", _collections(report["collections"]))
+
+
+def _grid() -> Table:
+    from rich.table import Table
+
+    head = Table.grid(padding=(0, 2))
+    head.add_column(style="bold")
+    head.add_column(overflow="fold")
+    return head
+
+
+def _state(report: dict[str, Any]) -> str:
+    if report.get("failed"):
+        return f"[red]takes no writes[/]: {escape(report['failed'])}"
+    if report["state"] == "open":
+        return "[green]open[/]"
+    why = f": {escape(report['why'])}" if report.get("why") else ""
+    return f"[yellow]{escape(report['state'])}[/]{why}"
+
+
+def _archive_lines(cold: dict[str, Any]) -> list[str]:
+    every = "only when asked" if cold["every_s"] is None else f"every {duration(cold['every_s'])}"
+    lines = [f"{escape(cold['where'])}; {every}"]
+    behind = f"{cold['backlog_rows']} changes wait ({human(cold['backlog_bytes'])})"
+    last = "" if cold["archived_ms"] is None else f"; last run {ago(cold['archived_ms'])} ago"
+    lines.append(f"manifest {cold['manifest']}, {behind}{last}{'; running' if cold['running'] else ''}")
+    if cold["last_error"]:
+        lines.append(f"[red]{escape(cold['last_error'])}[/] ({cold['failures']} failures)")
+    return lines
+
+
+def _tiers(report: dict[str, Any]) -> Table:
+    collections, searches, cold = report["collections"], report["searches"], report["cold"]
+    hits = searches["hits_hot"] + searches["hits_warm"]
+
+    def total(*names: str) -> int:
+        return sum(one[name] for one in collections for name in names)
+
+    def heat(name: str, *counted: str) -> str:
+        rows = total(*counted)
+        weighed = sum(one[name] * sum(one[count] for count in counted) for one in collections)
+        return f"{weighed / rows:.2f}" if rows else "-"
+
+    def share(name: str) -> str:
+        return f"{searches[name] / hits:.1%}" if hits else "-"
+
+    table = _table("TIER", "ROWS", "BYTES", "FILES", "HITS", "HEAT")
+    table.add_row(
+        "hot",
+        str(total("fresh", "hot")),
+        human(report["memory_bytes"]),
+        "-",
+        share("hits_hot"),
+        heat("heat_hot", "fresh", "hot"),
+    )
+    table.add_row(
+        "warm",
+        str(total("loose", "warm")),
+        human(total("shard_bytes")),
+        str(total("shards")),
+        share("hits_warm"),
+        heat("heat_warm", "loose", "warm"),
+    )
+    known = cold["rows"] is not None
+    table.add_row(
+        "cold",
+        str(cold["rows"]) if known else "?",
+        human(cold["bytes"]) if known else "?",
+        str(cold["objects"]) if known else "?",
+        "-",
+        "-",
+    )
+    rows_on_disk = sum(report["state"]["disk_bytes"].values())
+    table.add_row("database", str(total("rows")), human(rows_on_disk), "-", "-", "-")
+    return table
+
+
+def _collections(collections: list[dict[str, Any]]) -> RenderableType:
+    from rich.console import Group
+
+    table = _table("COLLECTION", "DIM", "ROWS", "HOT", "WARM", "MEMORY", "SHARDS", "TEXT")
+    problems: list[str] = []
+    for one in collections:
+        name = f"{one['tenant']}/{one['name']}"
+        table.add_row(
+            escape(name),
+            str(one["dimensions"]),
+            str(one["rows"]),
+            str(one["fresh"] + one["hot"]),
+            str(one["loose"] + one["warm"]),
+            human(one["memory_bytes"]),
+            str(one["shards"]),
+            f"-{one['text_behind']}" if one["text_behind"] else human(one["text_bytes"]),
+        )
+        problems += [f"[yellow]{escape(name)}[/]: {escape(problem)}" for problem in one["problems"]]
+    return Group(table, *problems)
+
+
+def _table(first: str, *columns: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1), header_style="bold", pad_edge=False)
+    table.add_column(first, overflow="fold")
+    for column in columns:
+        table.add_column(column, no_wrap=True, justify="right")
+    return table
+
+
+def verified(found: dict[str, Any]) -> str:
+    """What verify found, a line each."""
+    archive = f", and the archive's manifest {found['archive_manifest']}" if found["archive_manifest"] else ""
+    looked = f"{found['collections']} collections with {found['rows']} rows{archive}"
+    lines = [f"wrong: {_finding(one)}" for one in found["problems"]]
+    lines += [f"repaired: {_finding(one)}" for one in found["repaired"]]
+    lines += [f"made anew when it was opened, or since: {_finding(one)}" for one in found["healed"]]
+    if not found["problems"]:
+        lines.append(f"{looked}: nothing is wrong" + (" any more" if found["repaired"] else ""))
+    else:
+        lines.append(f"{looked}: {len(found['problems'])} problems; --repair makes anew what can be")
+    return "\n".join(lines)
+
+
+def _finding(one: dict[str, Any]) -> str:
+    where = "/".join(filter(None, (one["tenant"], one["collection"])))
+    return printable(f"{where + ': ' if where else ''}{one['where']}: {one['what']}")
+
+
+def archived(done: dict[str, Any]) -> str:
+    """What archiving did."""
+    if not done["objects"]:
+        return f"{printable(done['where'])}: manifest {done['manifest']} has everything already"
+    return (
+        f"{printable(done['where'])}: manifest {done['manifest']}, {done['rows']} rows and {human(done['bytes'])} in "
+        f"{done['objects']} objects put, {done['removed']} old ones removed"
+    )
+
+
+def receipt(found: dict[str, Any], what: str) -> str:
+    """The receipt of an erasure."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(found["time_ms"] / 1000))
+    lines = [f"erased: {printable(what)}", f"at: {when}", f"rows that were there: {found['rows']}"]
+    archive = found["archive"]
+    if archive is not None:
+        lines.append(
+            f"archive: {printable(archive['bucket'])}, manifest {archive['manifest']}: {archive['rewritten']} segments "
+            f"rewritten, {len(archive['removed'])} objects removed"
+        )
+    else:
+        lines.append("archive: there is none")
+    looked = ", ".join(f"{tier} {count}" for tier, count in found["searched"].items())
+    lines.append(f"looked through afterwards: {looked or 'nothing was there'}")
+    lines += [f"LEFT: {printable(one)}" for one in found["left"]] or ["left: nothing"]
+    return "\n".join([*lines, *(f"note: {printable(one)}" for one in found["beyond"])])
+
+
+def restored(done: dict[str, Any]) -> str:
+    """What a restore brought back."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(done["created_ms"] / 1000))
+    lines = [f"passed over: {printable(one)}" for one in done.get("passed_over", ())]
+    if "rows" in done:
+        lines.append(
+            f"{printable(done['folder'])}: {done['rows']} rows and {done['entries']} records from manifest {done['manifest']} in "
+            f"{printable(done['source'])}"
+        )
+    else:
+        lines.append(
+            f"{printable(done['folder'])}: {done['files']} files, {human(done['bytes'])} from {printable(done['source'])}"
+        )
+    lines.append(f"It is as it was on {when}: what came later is not in it. `acu data verify` looks it through.")
+    return "\n".join(lines)
+
+
+def stage_line(stage: str, done: int, total: int) -> str:
+    """How far a job is, in a line."""
+    if not total:
+        return f"{stage} {human(done)}" if done >= MANY else stage
+    filled = min(BAR * done // total, BAR)
+    amount = f"{human(done)} of {human(total)}" if total >= MANY else f"{done} of {total}"
+    return f"{stage} [{'#' * filled}{'.' * (BAR - filled)}] {amount}"
+
+
+def ago(ms: int) -> str:
+    """How long it is since a time (milliseconds since 1970)."""
+    return duration(max(time.time() - ms / 1000, 0))

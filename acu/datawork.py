@@ -1,0 +1,69 @@
+"""What is done with a whole data plane, whoever asks: a job of the daemon, or a command that opened the folder itself.
+
+Results are plain values, ready for JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from acu.http.wire.data import ArchiveBody, BackupBody, DataWork, VerifyBody
+from dataplane import care
+from dataplane.erasure import erase
+from dataplane.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from dataplane.archive_export import ArchiveReport
+    from dataplane.store import DataPlane
+
+UPLOADS = "library/files"
+Told = Callable[[str, int, int], None]
+
+
+async def perform(plane: DataPlane, work: DataWork, told: Told) -> dict[str, Any]:
+    """Do it, and return what came of it. `told` hears of stages, also from other threads. Raises DataPlaneError."""
+    if isinstance(work, VerifyBody):
+        found = await care.verify(plane, deep=work.deep, mend=work.repair, progress=told)
+        return _plain(found)
+    if isinstance(work, BackupBody):
+        target = Path(work.folder)
+        files = await asyncio.to_thread(uploaded, plane.folder, target)
+        return _plain(await care.back_up(plane, target, files=files, progress=told))
+    if isinstance(work, ArchiveBody):
+
+        def archived(report: ArchiveReport) -> None:
+            told("archiving", report.bytes, 0)
+
+        told("archiving", 0, 0)
+        report = await plane.cold.archive_now(archived, restart=work.restart)
+        return {
+            "rows": report.rows,
+            "objects": report.objects,
+            "bytes": report.bytes,
+            "skipped": report.skipped,
+            "rewritten": report.rewritten,
+            "removed": report.removed,
+            "manifest": report.manifest,
+            "where": plane.cold.status().where,
+        }
+    return _plain(await erase(plane, work.tenant, work.collection, work.ids, progress=told))
+
+
+def uploaded(folder: Path, target: Path) -> dict[str, Path]:
+    """The files of the library, by their names below the data plane's folder. None of them is ever changed in place.
+
+    Raises InvalidInput for a backup's `target` that lies in this folder.
+    """
+    if folder.resolve() in target.resolve().parents:
+        raise InvalidInput(f"{target} lies in the data plane's own folder: name one outside of it.", param="folder")
+    return {path.relative_to(folder).as_posix(): path for path in (folder / UPLOADS).rglob("*") if path.is_file()}
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(value, enc_hook=str)
+    return plain

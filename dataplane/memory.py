@@ -1,0 +1,45 @@
+"""Memory: how much all collections together may take, and who may take more of it now.
+
+The keeper counts what is taken, at each of its turns: every structure tells its own bytes (`counted`). Between two turns the
+writer's thread takes more: for tables it must (`took`), for new vectors only where there is room (`take`), and those that find
+none are read from RocksDB. So that a table that must grow finds room, `growing` bytes are kept back from everybody else. What
+is taken is therefore never more than the cap, unless the tables alone are.
+"""
+
+from __future__ import annotations
+
+import threading
+
+
+class Memory:
+    """`cap`: bytes that may be taken; it may be changed at any time. Thread-safe."""
+
+    def __init__(self, cap: int) -> None:
+        self.cap = cap
+        self._lock = threading.Lock()
+        self._used = 0
+        self._growing = 0
+        self._since = 0  # taken since it was counted
+
+    def counted(self, used: int, growing: int) -> None:
+        """All that is taken now, and what is kept back for tables."""
+        with self._lock:
+            self._used, self._growing, self._since = used, growing, 0
+
+    @property
+    def free(self) -> int:
+        """Bytes that may be taken; below 0: so many must be given back."""
+        return self.cap - self._used - self._growing - self._since
+
+    def take(self, size: int) -> bool:
+        """Take bytes, if there are so many."""
+        with self._lock:
+            if self.free < size:
+                return False
+            self._since += size
+            return True
+
+    def took(self, size: int) -> None:
+        """Bytes were taken that had to be."""
+        with self._lock:
+            self._since += size
