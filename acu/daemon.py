@@ -185,7 +185,7 @@ class Daemon:
         service = Service(tuple(map(build, self._ground.plans)), config.scheduler, telemetry.on_run_end, log_engine)
         embedder = next((plan.names[0] for plan in self._ground.plans if plan.role == "embed"), None)
         self._data = data = Data(config, service, embedder)
-        jobs = DataJobs(data.opened, data.status)
+        jobs = DataJobs(data.opened, data.status, data.library)
         telemetry.watch_data(lambda: None if data.plane is None else data.plane.status())
         face = Face(self._settings, service, self._keys, self._hooks(telemetry, jobs), data.library)
         runner = make_runner(face, shutdown_timeout=CLOSE_CONNECTIONS_S)

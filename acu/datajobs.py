@@ -16,7 +16,9 @@ from msgspec.structs import replace
 
 from acu.http.data import JobRunning
 from acu.http.exchange import new_id
+from acu.http.library import LibrarySource
 from acu.http.wire.data import DataJob, DataWork, kind_of
+from agentflow.errors import AgentFlowError
 from dataplane.errors import DataPlaneError
 
 if TYPE_CHECKING:
@@ -28,10 +30,16 @@ log = logging.getLogger("acu.data")
 
 
 class DataJobs:
-    """`plane` opens the data plane if it is not open, and raises DataUnavailable; `status` tells how it is, open or not."""
+    """`plane` and `library` open them if they are not open, and raise DataUnavailable; `status` tells how it is, open or not."""
 
-    def __init__(self, plane: Callable[[], Awaitable[DataPlane]], status: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        plane: Callable[[], Awaitable[DataPlane]],
+        status: Callable[[], dict[str, Any]],
+        library: LibrarySource | None = None,
+    ) -> None:
         self._plane = plane
+        self._library = library
         self._status = status
         self._jobs: dict[str, DataJob] = {}
         self._task: asyncio.Task[None] | None = None
@@ -74,8 +82,8 @@ class DataJobs:
         try:
             from acu.datawork import perform  # the archive and Parquet with it, only when there is a job
 
-            result = await perform(plane, work, told)
-        except DataPlaneError as error:
+            result = await perform(plane, work, told, self._library)
+        except (DataPlaneError, AgentFlowError) as error:
             self._end(job_id, error=str(error))
         except asyncio.CancelledError:
             self._end(job_id, error="The daemon was stopped.")

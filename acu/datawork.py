@@ -6,13 +6,18 @@ Results are plain values, ready for JSON.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
+from acu.http.library import LibrarySource
 from acu.http.wire.data import ArchiveBody, BackupBody, DataWork, VerifyBody
+from agentflow.library.refusals import DataUnavailable, NotStored
+from agentflow.library.values import PageRequest
 from dataplane import care
 from dataplane.erasure import erase
 from dataplane.errors import InvalidInput
@@ -25,11 +30,13 @@ UPLOADS = "library/files"
 Told = Callable[[str, int, int], None]
 
 
-async def perform(plane: DataPlane, work: DataWork, told: Told) -> dict[str, Any]:
-    """Do it, and return what came of it. `told` hears of stages, also from other threads. Raises DataPlaneError."""
+async def perform(plane: DataPlane, work: DataWork, told: Told, library: LibrarySource | None = None) -> dict[str, Any]:
+    """Do it, and return what came of it. `told` hears of stages, also from other threads.
+
+    `library` gives the library that is open over the data plane, if one may be. Raises DataPlaneError, AgentFlowError.
+    """
     if isinstance(work, VerifyBody):
-        found = await care.verify(plane, deep=work.deep, mend=work.repair, progress=told)
-        return _plain(found)
+        return _plain(await care.verify(plane, deep=work.deep, mend=work.repair, progress=told))
     if isinstance(work, BackupBody):
         target = Path(work.folder)
         files = await asyncio.to_thread(uploaded, plane.folder, target)
@@ -51,7 +58,32 @@ async def perform(plane: DataPlane, work: DataWork, told: Told) -> dict[str, Any
             "manifest": report.manifest,
             "where": plane.cold.status().where,
         }
-    return _plain(await erase(plane, work.tenant, work.collection, work.ids, progress=told))
+    later: tuple[str, ...] = ()
+    if work.collection is None:
+        told("deleting files and vector stores", 0, 0)
+        later = await _emptied(library, work.tenant)
+    receipt = await erase(plane, work.tenant, work.collection, work.ids, progress=told)
+    return _plain(replace(receipt, beyond=(*later, *receipt.beyond)))
+
+
+async def _emptied(source: LibrarySource | None, tenant: str) -> tuple[str, ...]:
+    """Delete all that a tenant has in the library, and say what stays until later."""
+    later = "Files that the tenant uploaded are removed when a daemon opens its library next: start one."
+    if source is None:
+        return (later,)
+    try:
+        library = await source()
+    except DataUnavailable:
+        return (later,)
+    while stores := (await library.stores(tenant, PageRequest(limit=100))).data:
+        for store in stores:
+            with contextlib.suppress(NotStored):
+                await library.delete_store(tenant, store.id)
+    while files := (await library.files(tenant, PageRequest(limit=1000))).data:
+        for file in files:
+            with contextlib.suppress(NotStored):
+                await library.delete_file(tenant, file.id)
+    return ()
 
 
 def uploaded(folder: Path, target: Path) -> dict[str, Path]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ from dataplane.threads import in_thread
 if TYPE_CHECKING:
     from dataplane.store import DataPlane
 
+TEXT_STALLS_S = 10.0
+POLL_S = 0.02
 Progress = Callable[
     [str, int, int], None
 ]  # what is being done, how much of it is done, how much there is (0: not known)
@@ -73,6 +76,7 @@ async def verify(
     problems: list[Finding] = []
     for number, collection in enumerate(collections):
         progress(f"verifying {collection.name}", number, len(collections))
+        await text_built(collection, collection.published)
         found = await asyncio.to_thread(_problems_of, collection)
         if found and mend:
             progress(f"repairing {collection.name}", number, len(collections))
@@ -95,6 +99,21 @@ async def verify(
             for what in (*collection.shards.problems, *collection.problems)
         ),
     )
+
+
+async def text_built(collection: Collection, seq: int) -> bool:
+    """Wait until the full text has everything up to change `seq`, for as long as it comes on. Returns whether it has."""
+    feed = collection.text
+    if feed is None:
+        return True
+    seen, until = (-1, -1), time.monotonic() + TEXT_STALLS_S
+    while feed.behind or feed.index.seq < seq:
+        if (now := (feed.index.seq, feed.index.count())) != seen:
+            seen, until = now, time.monotonic() + TEXT_STALLS_S
+        if time.monotonic() > until or collection.dropped:
+            return False
+        await asyncio.sleep(POLL_S)
+    return True
 
 
 def _problems_of(collection: Collection) -> list[Finding]:

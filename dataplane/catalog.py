@@ -77,7 +77,7 @@ class Drop(Command):
         self._collection.dropped = True
 
 
-class Forget(Command):
+class ForgetTenant(Command):
     """Remove what is left of a tenant whose collections are dropped: its names and numbers, and what no name leads to."""
 
     alone = True

@@ -14,6 +14,7 @@ between two of them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -74,13 +75,12 @@ class _Holdings(Struct, frozen=True):
     rows: int
     objects: int
     bytes: int
-    created_ms: int
 
     @classmethod
     def of(cls, manifest: Manifest) -> _Holdings:
         segments = {segment.name: segment.size for segment in manifest.segments()}
         rows = sum(rows.sealed.count - rows.dead for one in manifest.collections for rows in one.rows)
-        return cls(rows, len(segments) + 1, sum(segments.values()), manifest.created_ms)
+        return cls(rows, len(segments) + 1, sum(segments.values()))
 
 
 class ColdTier:
@@ -147,6 +147,17 @@ class ColdTier:
             return []
         return await manifests.verify((await self._open())[0], deep=deep)
 
+    async def look(self) -> None:
+        """Find out what the archive has, where there is one. Raises BucketUnreachable, Damaged."""
+        if self._position is not None and self._position.number:
+            shelf = await manifests.shelf((await self._open())[0])
+            if shelf.whole:
+                self._take(shelf.whole[0].manifest)
+
+    def _take(self, manifest: Manifest) -> None:
+        self._holdings = _Holdings.of(manifest)
+        self._archived_ms = max(self._archived_ms or 0, manifest.created_ms)
+
     def status(self) -> ColdStatus:
         """How it is. Reads memory only."""
         sources = [Source(one.tenant, one.record, one.seq) for one in self._collections()]
@@ -182,6 +193,8 @@ class ColdTier:
         return self._opened
 
     async def _archive_for_ever(self, every_s: float) -> None:
+        with contextlib.suppress(DataPlaneError):  # the first run tells
+            await self.look()
         while True:
             await asyncio.sleep(self._pause_s(every_s))
             if self._rocks.writes() != self._archived_at:
@@ -223,7 +236,7 @@ class ColdTier:
             before, written = self._position.number, self._rocks.writes()
             result = await work(archiver)
             self._position = await in_thread(positions.load, self._rocks)
-            self._holdings = _Holdings.of((await manifests.shelf(bucket)).whole[0].manifest)
+            self._take((await manifests.shelf(bucket)).whole[0].manifest)
         except DataPlaneError as error:
             self._note(str(error))
             raise

@@ -12,7 +12,6 @@ rows that it moved elsewhere, it waits until the searches that began before the 
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -34,7 +33,7 @@ from dataplane.records import CollectionRecord, RowRecord
 from dataplane.rocks import Rocks
 from dataplane.rows import Metric
 from dataplane.sketch import Sketcher
-from dataplane.table import HOT, HOUR_MS, LOOSE, WARM, Slots, Table
+from dataplane.table import GROWTH, HOT, HOUR_MS, LOOSE, WARM, Slots, Table
 from dataplane.view import CollectionView
 from dataplane.warm import WarmShards
 
@@ -45,6 +44,7 @@ FLAT_ROWS = 1024  # a collection that is no larger stays in the delta: a scan of
 DELTA_ROWS = 8192
 QUICK_S = 0.001
 UNBOUNDED = 1 << 62
+SHORTEST, LONGEST = 1e-15, 1e18  # vectors whose squares are float32
 LOAD_ROWS = 512  # read, sketched and taken in at a time while a collection is loaded
 
 
@@ -336,6 +336,11 @@ class Collection:
         graph = 0 if self.graph is None else self.graph.nbytes
         return self.table.nbytes + self.attributes.nbytes + self.delta.nbytes + graph + self.shards.nbytes
 
+    @property
+    def growing(self) -> int:
+        """Bytes of memory that table and attributes will take when they grow the next time, about."""
+        return self.table.growing + self.attributes.nbytes // GROWTH
+
     def counts(self) -> tuple[int, ...]:
         """Live rows by place: FRESH, HOT, LOOSE, WARM."""
         return self.table.view().counts
@@ -352,11 +357,13 @@ class Collection:
         ready: Floats = np.array(vectors, np.float32)
         if not np.isfinite(ready).all():
             raise InvalidInput("a vector holds NaN or infinity.", param=param)
+        lengths = np.sqrt(np.einsum("nd,nd->n", ready, ready, dtype=np.float64))
         if self.metric == "cosine":
-            lengths = np.linalg.norm(ready, axis=1, keepdims=True)
             if not lengths.all():
                 raise InvalidInput("a vector of zeros has no direction, which the metric cosine compares.", param=param)
-            ready /= lengths
+            np.divide(ready, lengths[:, None], out=ready, casting="same_kind")
+        elif (lengths > LONGEST).any():
+            raise InvalidInput(f"a vector is longer than {LONGEST:.0e}: its scores would overflow.", param=param)
         return ready
 
     def ready_one(self, vector: Floats) -> Floats:
@@ -367,8 +374,9 @@ class Collection:
                 param="vector",
             )
         ready: Floats = vector.astype(np.float32)
-        length = float(np.dot(ready, ready)) ** 0.5
-        if not math.isfinite(length) or (self.metric == "cosine" and not length):
+        wide = ready.astype(np.float64)  # whose squares do not overflow
+        length = float(np.dot(wide, wide)) ** 0.5
+        if not SHORTEST < length < LONGEST:  # NaN is not
             checked: Floats = self.ready(vector.reshape(1, -1), "vector")[0]
             return checked
         if self.metric == "cosine":

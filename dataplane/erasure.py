@@ -24,11 +24,10 @@ from msgspec import Struct
 
 from dataplane import archive_erasure, keys, records, snapshot
 from dataplane.archive_erasure import Subject
-from dataplane.care import Progress, silent
-from dataplane.catalog import ROW_FAMILIES, Forget
+from dataplane.care import POLL_S, Progress, silent, text_built
+from dataplane.catalog import ROW_FAMILIES, ForgetTenant
 from dataplane.collection import Collection
 from dataplane.errors import DataPlaneError, NotFound, Unavailable
-from dataplane.indexer import TextFeed
 from dataplane.records import RowRecord
 from dataplane.rocks import FAMILIES, Rocks
 from dataplane.threads import in_thread
@@ -38,8 +37,7 @@ if TYPE_CHECKING:
     from dataplane.store import DataPlane
 
 STEP = 128
-PATIENCE_S = 60.0  # for what happens in the background: the full text, and RocksDB's removing of files
-POLL_S = 0.02
+PATIENCE_S = 60.0  # for RocksDB's removing of files
 BEYOND = (
     "Backups that were made before still hold it: remove those.",
     "A bucket that keeps old versions of objects keeps them until its own rules end it.",
@@ -141,7 +139,7 @@ async def _delete(plane: DataPlane, subject: Subject) -> _Taken:
     if subject.collection is not None:
         return _Taken(rows, 0, scopes or (whole,), tuple((scope, ROW_FAMILIES) for scope in scopes))
     await plane.state.drop_tenant(subject.tenant)
-    await plane.writer.submit(Forget(subject.tenant), "durable")
+    await plane.writer.submit(ForgetTenant(subject.tenant), "durable")
     return _Taken(rows, 0, (whole,), ((whole, FAMILIES),))
 
 
@@ -158,26 +156,15 @@ def _kept(plane: DataPlane, subject: Subject) -> list[Collection]:
 
 async def _purge(plane: DataPlane, collection: Collection, ids: frozenset[str], seq: int) -> None:
     """Have what is derived of a collection forget the rows that ended up to `seq`."""
+    if not await text_built(collection, seq):
+        raise Unavailable("the full text does not come up to the rows: erase again later.", retry_after_s=PATIENCE_S)
     if collection.text is not None:
-        await _caught_up(collection.text, seq)
         await asyncio.to_thread(collection.text.index.compact)
     after = 0
     while dead := await in_thread(_texts_of_dead, collection, after, seq):
         await plane.writer.submit(_WithoutText(collection, [key for key, _ in dead]), "durable")
         after = dead[-1][1]
     await asyncio.to_thread(_purge_derived, plane, collection, ids)
-
-
-async def _caught_up(feed: TextFeed, seq: int) -> None:
-    """Wait until the full text has no need of texts that ended up to `seq`."""
-    until = time.monotonic() + PATIENCE_S
-    while feed.index.seq < seq or feed.behind:
-        if time.monotonic() > until:
-            raise Unavailable(
-                f"the full text does not come up to the rows ({feed.problem or 'it is being built'}): erase again later.",
-                retry_after_s=PATIENCE_S,
-            )
-        await asyncio.sleep(POLL_S)
 
 
 def _texts_of_dead(collection: Collection, after: int, through: int) -> list[tuple[bytes, int]]:

@@ -86,10 +86,16 @@ class Graph:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory taken."""
-        hnsw = self._index.hnsw
-        links = 4 * hnsw.neighbors.size() + 8 * hnsw.offsets.size() + 4 * hnsw.levels.size()
-        return int(links + 4 * self.dimensions * self._room + self._live.nbytes + self._rows.nbytes)
+        """Bytes of memory taken, the links of nodes to come included."""
+        return node_bytes(self.dimensions) * self._room
+
+    def growth(self, count: int) -> int:
+        """Bytes of memory that adding `count` nodes takes for good."""
+        return node_bytes(self.dimensions) * (self._room_for(count) - self._room)
+
+    def _room_for(self, count: int) -> int:
+        needed = len(self) + count
+        return self._room if needed <= self._room else max(needed, 2 * self._room)
 
     def moving_bytes(self, count: int) -> int:
         """Bytes that adding `count` nodes takes for a moment, beyond what it keeps: the vectors move to a larger array."""
@@ -104,8 +110,7 @@ class Graph:
             grown[:first] = self._rows[:first]
             self._rows = grown
         self._rows[first : first + len(rows)] = rows
-        if first + len(rows) > self._room:
-            self._room = max(first + len(rows), 2 * self._room)
+        self._room = self._room_for(len(rows))
         start = 0
         while start < len(vectors):
             with self._lock.writing():

@@ -41,12 +41,13 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from dataplane import archive_position, keys, snapshot
+from dataplane import allocator, archive_position, keys, snapshot
 from dataplane.collection import FLAT_ROWS, Collection
 from dataplane.commands import Expire, Forget
 from dataplane.errors import Closed, DataPlaneError
 from dataplane.graph import Graph, node_bytes
 from dataplane.memory import Memory
+from dataplane.records import RowRecord
 from dataplane.shards import ShardMeta, ShardRows
 from dataplane.table import FRESH, HOT, LOOSE, WARM, Slots
 from dataplane.writer import Command
@@ -56,6 +57,8 @@ MERGE_FROM = 64
 MERGE_AFTER_S = 0.2
 OVERFLOW_ROWS = 4096  # loose rows are found by their sketches; a shard of fewer is not worth its file
 SHARD_ROWS = 16_384
+SHARD_SHARE = 0.08  # of memory that the rows of a shard take while it is written
+RECORD_BYTES = 512  # about what a row takes then, beside its vector
 SHRINK_SHARE = 0.05  # of memory that is given back beyond what must be
 RESERVE = 1.25  # times the live rows: no graph is made with memory for more
 STAY = 0.1  # of heat
@@ -289,14 +292,14 @@ class Keeper:
         coldest = np.sort(hot[np.argsort(heat[hot], kind="stable")[:count]])
         self._drop_graph(collection)
         self.demote(collection, coldest)
-        if reserve := self._reserve(collection):
-            collection.graph = Graph(collection.dimensions, collection.metric, reserve)
+        collection.graph = self._reserved_graph(collection)
         return True
 
     def _into_delta(self, collection: Collection) -> bool:
         """A collection that has become small is scanned as a whole, if there is memory for it."""
         if not self._delta_fits(collection):
             return False
+        self.memory.took(collection.delta.growth(collection.counts()[LOOSE]))
         with collection.lock:
             view = collection.table.view()
             loose = view.rows[np.flatnonzero((view.place == LOOSE) & view.alive)]
@@ -326,7 +329,7 @@ class Keeper:
 
     def _overflow(self, collection: Collection) -> bool:
         view = collection.table.view()
-        loose = np.flatnonzero((view.place == LOOSE) & view.alive)[:SHARD_ROWS]
+        loose = np.flatnonzero((view.place == LOOSE) & view.alive)[: self._shard_size(collection)]
         self.demote(collection, loose)
         return True
 
@@ -424,6 +427,7 @@ class Keeper:
             collection.table.move(np.flatnonzero(view.place == HOT), LOOSE)
             collection.graph = None
         collection.readers.wait_for_earlier()
+        self._due_of(collection).snapshot_seq = -1  # a snapshot of the old graph is as large as that was
         self.counts.rebuilds += 1
 
     def purge(self, collection: Collection, shards: Sequence[str]) -> None:
@@ -435,7 +439,6 @@ class Keeper:
             self.abandon_shard(collection, name, "")
         self._drop_graph(collection)
         snapshot.remove(collection.folder)
-        self._due_of(collection).snapshot_seq = -1
         self._compact_table(collection, share=0)
 
     def _compact_table(self, collection: Collection, share: float = MASKED_SHARE) -> None:
@@ -451,7 +454,7 @@ class Keeper:
     # Memory
 
     def _free_bytes(self) -> int:
-        self.memory.counted(self.used_bytes(), sum(collection.table.growing for collection in self._collections()))
+        self.memory.counted(self.used_bytes(), sum(collection.growing for collection in self._collections()))
         return self.memory.free
 
     def _room(self, collection: Collection, count: int, spare: float = SPARE_SHARE) -> bool:
@@ -465,15 +468,17 @@ class Keeper:
         """The same; afterwards the graph can take them without needing more memory than there is, for a moment or for good."""
         if not self._room(collection, count, spare):
             return False
-        graph, size = collection.graph, node_bytes(collection.dimensions)
-        if (
-            graph is not None
-            and graph.moving_bytes(count)
-            and self._free_bytes() < graph.moving_bytes(count) + count * size
-        ):
+        graph = collection.graph
+        if graph is not None and not self.memory.take(graph.growth(count) + graph.moving_bytes(count)):
             self._drop_graph(collection)
-            collection.graph = Graph(collection.dimensions, collection.metric, self._reserve(collection))
+            collection.graph = self._reserved_graph(collection)
         return True
+
+    def _reserved_graph(self, collection: Collection) -> Graph:
+        """A graph with all the memory that it may have. There must be none of the collection's yet."""
+        reserve = self._reserve(collection)
+        self.memory.took(reserve * node_bytes(collection.dimensions))
+        return Graph(collection.dimensions, collection.metric, reserve)
 
     def _reserve(self, collection: Collection) -> int:
         """Nodes for which there is memory, while the collection has no graph."""
@@ -487,8 +492,9 @@ class Keeper:
         known = view.group[slots] >= 0
         self._make_warm(collection, view.rows[slots[known]])
         unknown = slots[~known]
-        for start in range(0, len(unknown), SHARD_ROWS):
-            rows = view.rows[unknown[start : start + SHARD_ROWS]]
+        most = self._shard_size(collection)
+        for start in range(0, len(unknown), most):
+            rows = view.rows[unknown[start : start + most]]
             content = self._shard_rows(collection, rows)
             meta = ShardMeta(collection.name, collection.published, collection.dimensions, collection.metric)
             if not len(content):
@@ -498,6 +504,13 @@ class Keeper:
                 found = collection.table.view().slots_of(content.rownums)
                 collection.table.set_groups(found[found >= 0], groups[found >= 0])
             self._make_warm(collection, content.rownums)
+            del content
+            allocator.give_back()
+
+    def _shard_size(self, collection: Collection) -> int:
+        """Rows of a shard, all of which are in memory while it is written."""
+        fits = int(self.memory_bytes * SHARD_SHARE) // (4 * collection.dimensions + RECORD_BYTES)
+        return min(max(fits, OVERFLOW_ROWS), SHARD_ROWS)
 
     def _make_warm(self, collection: Collection, rows: NDArray[np.uint64]) -> None:
         with collection.lock:
@@ -515,30 +528,23 @@ class Keeper:
 
     def _shard_rows(self, collection: Collection, rows: NDArray[np.uint64]) -> ShardRows:
         """The stored content of rows; those that ended meanwhile are left out."""
-        numbers: list[NDArray[np.uint64]] = []
-        vectors: list[NDArray[np.float32]] = []
-        ids: list[str] = []
-        texts: list[str] = []
-        attributes: list[bytes] = []
-        expires: list[int] = []
+        numbers = np.empty(len(rows), np.uint64)
+        vectors = np.empty((len(rows), collection.dimensions), np.float32)
+        records: list[RowRecord] = []
         for start in range(0, len(rows), MERGE_ROWS):
             have, part = collection.stored_vectors(rows[start : start + MERGE_ROWS])
             found = collection.row_records(have.tolist())
             keep = np.array([record is not None for record in found], np.bool_)
-            numbers.append(have[keep])
-            vectors.append(part[keep])
-            for record in filter(None, found):
-                ids.append(record.id)
-                texts.append(record.text or "")
-                attributes.append(msgspec.json.encode(record.attributes))
-                expires.append(record.expires_ms or 0)
+            here = slice(len(records), len(records) + int(keep.sum()))
+            numbers[here], vectors[here] = have[keep], part[keep]
+            records += filter(None, found)
         return ShardRows(
-            np.concatenate(numbers) if numbers else np.empty(0, np.uint64),
-            np.concatenate(vectors) if vectors else np.empty((0, collection.dimensions), np.float32),
-            ids,
-            texts,
-            attributes,
-            np.array(expires, np.int64),
+            numbers[: len(records)],
+            vectors[: len(records)],
+            [record.id for record in records],
+            [record.text or "" for record in records],
+            [msgspec.json.encode(record.attributes) for record in records],
+            np.array([record.expires_ms or 0 for record in records], np.int64),
         )
 
     def _promote(self, collection: Collection, due: _Due) -> bool:
@@ -578,7 +584,7 @@ class Keeper:
             slots = collection.table.view().slots_of(hotter)
             collection.table.move(slots[slots >= 0], LOOSE)
         self._drop_graph(collection)
-        collection.graph = Graph(collection.dimensions, collection.metric, self._reserve(collection))
+        collection.graph = self._reserved_graph(collection)
         self.counts.promoted += len(hotter)
 
     def _discard(self, collection: Collection, due: _Due) -> bool:

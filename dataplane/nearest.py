@@ -28,6 +28,7 @@ Mask = NDArray[np.bool_]
 
 EXACT_ROWS = 4096  # hot rows that match a filter and are all compared: two milliseconds at 256 dimensions
 GRAPH_SHARE = 0.3  # from this share of matching rows on, the graph is searched and its answer filtered
+MOSTLY_MASKED = 0.5  # of the graph: the way to what is left leads through too many that have ended
 CANDIDATES = 20  # rows a hit that the sketches propose
 LEAST_CANDIDATES = 200
 WARM_CANDIDATES = 5  # less: their whole groups are read
@@ -142,7 +143,8 @@ def _fresh(search: _Search) -> None:
 def _hot(search: _Search, graph: Graph) -> None:
     view, few = search.view, search.wanted.matching is not None
     matching = len(graph)
-    if few or search.wanted.exact:
+    thin = graph.masked > MOSTLY_MASKED * len(graph)  # until the keeper has built it anew
+    if few or thin or search.wanted.exact:
         slots = search.at(HOT)
         matching = len(slots)
         if search.wanted.exact or matching < max(EXACT_ROWS, GRAPH_SHARE * len(graph)):

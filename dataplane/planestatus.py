@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 from msgspec import Struct
 
 from dataplane.cold import ColdStatus
-from dataplane.collection import Collection, hour_now
+from dataplane.collection import Collection
 from dataplane.keeper import KeeperCounts
 from dataplane.rocks import FAMILIES, Rocks
 from dataplane.rows import Metric, SearchResult
 from dataplane.table import FRESH, HOT, LOOSE, WARM
-
-SAMPLE = 4096
-DECAY = 0.99  # of heat, an hour
 
 
 class SearchCounts(Struct, kw_only=True):
@@ -51,10 +47,19 @@ class StateStatus(Struct, frozen=True, kw_only=True):
     disk_bytes: dict[str, int]
 
 
+class Figures(Struct, frozen=True):
+    """What is not at hand of a collection, but measured now and then (gauges.py)."""
+
+    text_bytes: int = 0
+    heat_hot: float = 0.0
+    heat_warm: float = 0.0
+
+
 class CollectionStatus(Struct, frozen=True, kw_only=True):
     """One collection. Rows by place: `fresh` in the delta, `hot` in the graph, `loose` and `warm` on the disk.
 
-    `heat_hot`, `heat_warm`: mean of accesses x 0.99^(hours since) over a sample of rows in memory and on the disk.
+    `heat_hot`, `heat_warm`: mean of accesses x 0.99^(hours since) over a sample of rows in memory and on the disk. These and
+    `text_bytes` are some seconds old.
     """
 
     tenant: str
@@ -95,13 +100,12 @@ class PlaneStatus(Struct, frozen=True, kw_only=True):
     last_error: str | None
 
 
-def collection_status(tenant: str, collection: Collection) -> CollectionStatus:
+def collection_status(collection: Collection, figures: Figures) -> CollectionStatus:
     """What one collection has, and where."""
     counts = collection.counts()
     graph, text = collection.graph, collection.text
-    heat_hot, heat_warm = _heat(collection)
     return CollectionStatus(
-        tenant=tenant,
+        tenant=collection.tenant,
         name=collection.name,
         dimensions=collection.dimensions,
         metric=collection.metric,
@@ -115,10 +119,10 @@ def collection_status(tenant: str, collection: Collection) -> CollectionStatus:
         shards=len(collection.shards.entries),
         shard_bytes=collection.shards.bytes,
         graph_masked=0 if graph is None else graph.masked,
-        text_bytes=0 if text is None else text.index.bytes,
+        text_bytes=figures.text_bytes,
         text_behind=0 if text is None else max(collection.seq - text.index.seq, 0),
-        heat_hot=heat_hot,
-        heat_warm=heat_warm,
+        heat_hot=figures.heat_hot,
+        heat_warm=figures.heat_warm,
         problems=(*collection.shards.problems, *collection.problems),
     )
 
@@ -131,16 +135,3 @@ def state_status(rocks: Rocks, swept: int) -> StateStatus:
         swept=swept,
         disk_bytes={family: rocks.disk_bytes(family) for family in FAMILIES},
     )
-
-
-def _heat(collection: Collection) -> tuple[float, float]:
-    """Mean heat of rows in memory and of rows on the disk, over at most SAMPLE rows in all."""
-    with collection.lock:
-        view = collection.table.view()
-        step = max(len(view) // SAMPLE, 1)
-        accesses, hours = (column[::step].copy() for column in collection.table.accessed())
-        alive, place = view.alive[::step].copy(), view.place[::step].copy()
-    heat = accesses.astype(np.float64) * DECAY ** np.maximum(hour_now() - hours.astype(np.float64), 0)
-    hot = np.isin(place, (FRESH, HOT))
-    means = [float(heat[alive & chosen].mean()) if (alive & chosen).any() else 0.0 for chosen in (hot, ~hot)]
-    return means[0], means[1]

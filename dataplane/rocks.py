@@ -8,7 +8,8 @@ Column families (all in one database, so that one batch changes several of them 
 
 Durability: `write` is atomic and survives the death of the process (it is in the kernel's hands when it returns); what
 must survive the death of the machine needs `sync` after it, which the committer calls once for many writes.
-After a crash RocksDB replays its log up to the last whole batch, so a batch is there whole or not at all.
+After a crash RocksDB replays its log up to the last whole batch, so a batch is there whole or not at all. An end of the log
+that was torn by a loss of power is cut off; damage before what was synced (synced.py) is not: then it does not open.
 Once a write met a full disk, all are refused until RocksDB has seen space again, for which it looks every 5 seconds.
 
 Memory: block cache, index and filter blocks, and write buffers are charged to one cache of `memory_bytes`.
@@ -19,11 +20,12 @@ Threads: `write` holds the GIL (keep batches under 256 rows), `get`, `get_many` 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from rocksdict import (
+    AccessType,
     BlockBasedOptions,
     BottommostLevelCompaction,
     Cache,
@@ -40,11 +42,13 @@ from rocksdict import (
 
 from dataplane import keys
 from dataplane.errors import Closed, Damaged, DataPlaneError, Locked, StorageFull, Unavailable
+from dataplane.synced import SyncedMark
 
 FAMILIES = ("rows", "vectors", "index", "dead", "meta", "state", "events")
+SYNCED = "synced"
 _BLOOM_BITS = 10
 _BLOCK_BYTES = {"vectors": 16 << 10}
-_MIN_MEMORY = 16 << 20
+_MIN_MEMORY = 8 << 20
 MANIFEST_BYTES = 256 << 10
 
 
@@ -80,11 +84,12 @@ class Batch:
 class Rocks:
     """An open database. Thread-safe. After `close`, and while it closes, every call raises Closed."""
 
-    def __init__(self, path: Path, db: Rdict, cache: Cache, buffers: WriteBufferManager) -> None:
+    def __init__(self, path: Path, db: Rdict, cache: Cache, buffers: WriteBufferManager, synced: SyncedMark) -> None:
         self._path = path
         self._db = db
         self._cache = cache
         self._buffers = buffers
+        self._synced = synced
         self._families = {family: db.get_column_family(family) for family in FAMILIES}
         self._handles = {family: db.get_column_family_handle(family) for family in FAMILIES}
 
@@ -97,11 +102,15 @@ class Rocks:
         memory = max(memory_bytes, _MIN_MEMORY)
         cache = Cache(memory)
         buffers = WriteBufferManager.new_write_buffer_manager_with_cache(memory // 2, False, cache)
-        options = _options("default", cache, buffers, memory)
-        families = {family: _options(family, cache, buffers, memory) for family in FAMILIES}
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _translated(path):
-            return cls(path, Rdict(str(path), options, column_families=families), cache, buffers)
+
+        def opened(mode: DBRecoveryMode, access: AccessType) -> Rdict:
+            options = {family: _options(family, cache, buffers, memory, mode) for family in ("default", *FAMILIES)}
+            with _translated(path):
+                return Rdict(str(path), options.pop("default"), column_families=options, access_type=access)
+
+        synced = SyncedMark(path / SYNCED)
+        return cls(path, _recovered(path, opened, synced.read()), cache, buffers, synced)
 
     def batch(self) -> Batch:
         """An empty batch."""
@@ -115,7 +124,9 @@ class Rocks:
     def sync(self) -> None:
         """Everything written before this call survives the loss of power after it. Raises StorageFull."""
         with _translated():
+            written = self._db.latest_sequence_number()
             self._db.flush_wal(True)
+        self._synced.write(written)
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """The value of a key."""
@@ -231,6 +242,7 @@ class Rocks:
         """Give everything back, the lock included. Idempotent. Raises Unavailable if the log cannot be synced."""
         self._families.clear()
         self._handles.clear()
+        self._synced.close()
         with contextlib.suppress(Closed), _translated():
             self._db.close()
 
@@ -241,7 +253,32 @@ def _rewriting() -> CompactOptions:
     return options
 
 
-def _options(family: str, cache: Cache, buffers: WriteBufferManager, memory: int) -> Options:
+def _recovered(path: Path, opened: Callable[[DBRecoveryMode, AccessType], Rdict], synced: int) -> Rdict:
+    """The database with all that its log has, or up to the damage in it if nothing beyond was `synced`."""
+    mode, cut = DBRecoveryMode.tolerate_corrupted_tail_records(), DBRecoveryMode.point_in_time()
+    try:
+        db = opened(mode, AccessType.read_write())
+    except Damaged:
+        looked_at = opened(cut, AccessType.read_only())  # which changes nothing on the disk
+        reached = looked_at.latest_sequence_number()
+        looked_at.close()
+        if reached < synced:
+            raise _log_damaged(path, synced - reached) from None
+        db = opened(cut, AccessType.read_write())
+    if (reached := db.latest_sequence_number()) < synced:
+        db.close()
+        raise _log_damaged(path, synced - reached)
+    return db
+
+
+def _log_damaged(path: Path, lost: int) -> Damaged:
+    return Damaged(
+        f"the log of RocksDB in {path} is damaged or was cut, and {lost} changes after that were acknowledged as durable. "
+        f"Restore from a backup or the bucket; or remove {path / SYNCED} to go on without them."
+    )
+
+
+def _options(family: str, cache: Cache, buffers: WriteBufferManager, memory: int, recovery: DBRecoveryMode) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
@@ -253,7 +290,7 @@ def _options(family: str, cache: Cache, buffers: WriteBufferManager, memory: int
     options.set_keep_log_file_num(2)
     options.set_max_manifest_file_size(MANIFEST_BYTES)
     options.set_max_log_file_size(4 << 20)
-    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+    options.set_wal_recovery_mode(recovery)
     options.set_compression_type(DBCompressionType.none() if family == "vectors" else DBCompressionType.lz4())
     table = BlockBasedOptions()
     table.set_block_cache(cache)

@@ -20,11 +20,12 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from dataplane.errors import ChecksumMismatch, Damaged, DataPlaneError
+from dataplane.errors import ChecksumMismatch, Damaged, DataPlaneError, UnsupportedFormat
 from dataplane.files import remove_files, remove_leftovers, sha256_file, storage_errors, write_atomically, write_bytes
 from dataplane.graph import Graph
 
 POINTER = "snapshot.json"
+FORMAT = 1
 Rows = NDArray[np.uint64]
 Heat = NDArray[np.float32]
 
@@ -44,7 +45,7 @@ class Snapshot(Struct, frozen=True):
     nodes: int
     files: tuple[SnapshotFile, ...]
     sha256: str = ""
-    format: int = 1
+    format: int = FORMAT
 
 
 class Loaded(Struct, frozen=True):
@@ -92,6 +93,8 @@ def read(folder: Path) -> Snapshot | None:
         return None
     except (OSError, msgspec.MsgspecError) as error:
         raise Damaged(f"the snapshot {path} cannot be read: {error}.") from error
+    if snapshot.format != FORMAT:
+        raise UnsupportedFormat(f"the snapshot {path} has format {snapshot.format}; this release reads {FORMAT}.")
     if snapshot.sha256 != _sum(snapshot):
         raise ChecksumMismatch(f"the snapshot {path} does not have its own checksum.")
     return snapshot

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 
@@ -31,8 +30,7 @@ class Sweeper:
         """End. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._timer
+            await asyncio.gather(self._timer, return_exceptions=True)
 
     async def sweep(self) -> None:
         """Remove what has expired by now, in the steps that `StateStore.sweep` takes."""
@@ -48,3 +46,5 @@ class Sweeper:
                 return
             except DataPlaneError as error:  # a full disk: it is tried again
                 _log.warning("expired state was not removed", extra={"why": str(error)})
+            except Exception:  # noqa: BLE001 - a defect must not end it for good
+                _log.exception("expired state was not removed")

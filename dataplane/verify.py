@@ -14,6 +14,8 @@ is wrong as values, the others as sentences.
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -25,6 +27,7 @@ from dataplane.records import RowRecord
 from dataplane.table import FRESH, HOT, WARM, Slots
 
 MOST = 20  # problems of one kind that are told one by one
+LOOKS, LOOK_EVERY_S = 10, 0.02
 
 
 class Problem(Struct, frozen=True):
@@ -117,8 +120,7 @@ def without_vector(collection: Collection) -> list[int]:
 
 def memory_faults(collection: Collection) -> list[str]:
     """The table against RocksDB, and places against delta and graph. Rows without a vector are not in memory."""
-    rocks, scope = collection.rocks, collection.scope
-    stored = {int.from_bytes(key[-8:], "big") for key, _ in rocks.scan("rows", scope)}
+    stored = {int.from_bytes(key[-8:], "big") for key, _ in collection.rocks.scan("rows", collection.scope)}
     with collection.lock:
         view = collection.table.view()
         alive = set(view.rows[view.alive].tolist())
@@ -126,19 +128,29 @@ def memory_faults(collection: Collection) -> list[str]:
         fresh -= set(collection.delta.view().rows.tolist())
         hot = np.flatnonzero(view.alive & (view.place == HOT))
         wrong_nodes = view.rows[hot[~_at_node(collection, hot)]].tolist()
-    problems = []
-    differing = alive ^ stored
-    for row in sorted(differing - set(without_vector(collection)) if differing else ()):
-        there = rocks.get("rows", scope + keys.number(row)) is not None
-        with collection.lock:
-            now = collection.table.view()
-            slot = int(now.slots_of(np.array([row], np.uint64))[0])
-            known = slot >= 0 and bool(now.alive[slot])
-        if there != known:
-            problems.append(f"row {row} is in memory and not stored" if known else f"row {row} is not in memory")
+    suspects = alive ^ stored
+    suspects -= set(without_vector(collection)) if suspects else set()
+    for _ in range(LOOKS):  # what is written is published a moment later
+        suspects = {row for row in suspects if _differs(collection, row)}
+        if not suspects:
+            break
+        time.sleep(LOOK_EVERY_S)
+    problems = [
+        f"row {row} is not in memory" if row in stored else f"row {row} is in memory and not stored"
+        for row in sorted(suspects)
+    ]
     problems += [f"row {row} is not in the delta" for row in sorted(fresh)]
     problems += [f"row {row} is not at its node of the graph" for row in wrong_nodes]
     return problems
+
+
+def _differs(collection: Collection, row: int) -> bool:
+    """Whether only one of RocksDB and memory has a row."""
+    stored = collection.rocks.get("rows", collection.scope + keys.number(row)) is not None
+    with collection.lock:
+        view = collection.table.view()
+        slot = int(view.slots_of(np.array([row], np.uint64))[0])
+        return stored != (slot >= 0 and bool(view.alive[slot]))
 
 
 def _at_node(collection: Collection, hot: Slots) -> NDArray[np.bool_]:
@@ -189,6 +201,14 @@ def _text(collection: Collection) -> list[Problem]:
         feed.index.verify()
     except DataPlaneError as error:
         return [Problem(collection.name, "text", str(error))]
+    quiet = collection.published
+    rows = sum(
+        bool(records.decode(RowRecord, value).text) for _, value in collection.rocks.scan("rows", collection.scope)
+    )
+    held = feed.index.count()
+    # Only while nothing was written do the two tell of the same moment.
+    if rows != held and quiet == collection.published == collection.seq == feed.index.seq:
+        return [Problem(collection.name, "text", f"the full text holds {held} rows, and {rows} have a text")]
     return []
 
 

@@ -25,13 +25,14 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from dataplane.clusters import cluster
-from dataplane.errors import Closed, Damaged, DataPlaneError
+from dataplane.errors import Closed, Damaged, DataPlaneError, UnsupportedFormat
 from dataplane.files import remove_files, remove_leftovers, write_bytes
 from dataplane.shards import Shard, ShardEntry, ShardMeta, ShardRows, write_shard
 
 GROUP_ROWS = 64
 GROUP_BYTES = 350  # of memory: where a row group lies, and its checksums
 MANIFEST = "shards.json"
+FORMAT = 1
 Rows = NDArray[np.uint64]
 Floats = NDArray[np.float32]
 
@@ -44,7 +45,7 @@ class Manifest(Struct, frozen=True):
     shards: tuple[ShardEntry, ...]
     next_number: int
     sha256: str = ""
-    format: int = 1
+    format: int = FORMAT
 
 
 class WarmShards:
@@ -246,6 +247,8 @@ def read_manifest(path: Path) -> Manifest:
         return Manifest((), 1)
     except (OSError, msgspec.MsgspecError) as error:
         raise Damaged(f"the manifest {path} cannot be read: {error}.") from error
+    if manifest.format != FORMAT:
+        raise UnsupportedFormat(f"the manifest {path} has format {manifest.format}; this release reads {FORMAT}.")
     if manifest.sha256 != _sum(manifest.shards, manifest.next_number):
         raise Damaged(f"the manifest {path} does not have its own checksum.")
     return manifest

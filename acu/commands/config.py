@@ -36,6 +36,8 @@ One YAML file, of which every part may be left out. The first that is named or f
   `acu config schema` prints the JSON schema. This page is the output of `acu config reference`.
 """
 
+SECRETS = frozenset({"data_plane.cold.secret_access_key"})
+HIDDEN = "(hidden)"
 
 DESCRIPTION = """\
 Check and show the configuration. Which file is read, and what overrides it: see `acu --help`.
@@ -106,7 +108,7 @@ def check_file(named: Path | None) -> None:
 
 def value_at(loaded: LoadedConfig, path: str) -> Any:
     """The effective value, or section, at a dotted path. Raises ConfigError for one that is not there."""
-    value = msgspec.to_builtins(loaded.config)
+    value = shown(loaded)
     for depth, key in enumerate(parts := path.split(".")):
         if not isinstance(value, dict):
             raise ConfigError([f"{path}: {'.'.join(parts[:depth])} has no fields"])
@@ -116,12 +118,25 @@ def value_at(loaded: LoadedConfig, path: str) -> Any:
     return value
 
 
+def shown(loaded: LoadedConfig) -> Any:
+    """The effective configuration as plain values, without its secrets: terminals and bug reports are read by others."""
+    document = msgspec.to_builtins(loaded.config)
+    for path in SECRETS:
+        *heads, field = path.split(".")
+        section = document
+        for head in heads:
+            section = section[head]
+        if section[field] is not None:
+            section[field] = HIDDEN
+    return document
+
+
 def as_json(loaded: LoadedConfig) -> str:
     """The effective configuration with origins, as one JSON object."""
-    origins = {path: origin_of(path, loaded) for path, _ in leaves(msgspec.to_builtins(loaded.config))}
+    origins = {path: origin_of(path, loaded) for path, _ in leaves(shown(loaded))}
     document = {
         "file": str(loaded.file) if loaded.file else None,
-        "config": msgspec.to_builtins(loaded.config),
+        "config": shown(loaded),
         "origins": origins,
     }
     return json.dumps(document, indent=2)
@@ -129,9 +144,7 @@ def as_json(loaded: LoadedConfig) -> str:
 
 def as_table(loaded: LoadedConfig) -> str:
     """The effective configuration, one field a line."""
-    rows = [
-        (path, json.dumps(value), origin_of(path, loaded)) for path, value in leaves(msgspec.to_builtins(loaded.config))
-    ]
+    rows = [(path, json.dumps(value), origin_of(path, loaded)) for path, value in leaves(shown(loaded))]
     left, middle = (max(len(row[column]) for row in rows) for column in (0, 1))
     head = f"# file: {loaded.file or 'none'}"
     return "\n".join([head, *(f"{path:{left}}  {value:{middle}}  {origin}" for path, value, origin in rows)])

@@ -105,7 +105,8 @@ def run(args: argparse.Namespace) -> int:
 def _status(args: argparse.Namespace) -> int:
     report = place_of(args).status()
     sys.stdout.write(json.dumps(report, indent=2) + "\n" if args.json else dataview.drawn(report))
-    return exits.FAILED if report.get("state") == "failed" or report.get("failed") else exits.OK
+    failed = report.get("state") == "failed" or (report.get("plane") or {}).get("failed")
+    return exits.FAILED if failed else exits.OK
 
 
 def _watch(args: argparse.Namespace) -> int:

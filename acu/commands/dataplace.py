@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -77,11 +77,17 @@ class InFolder:
     def status(self) -> dict[str, Any]:
         """As it is once it has been opened."""
 
+        from dataplane.errors import DataPlaneError
+
         async def ask(plane: DataPlane) -> dict[str, Any]:
+            await plane.gauges.measure()
+            with contextlib.suppress(DataPlaneError):  # the archive is away: what it has is not known then
+                await plane.cold.look()
             found: dict[str, Any] = msgspec.to_builtins(plane.status())
+            found["cold"]["every_s"] = self._config.archive_every_s
             return found
 
-        return {"state": "open", "folder": str(self.folder), "why": None} | self._opened(ask)
+        return {"state": "open", "folder": str(self.folder), "why": None, "plane": self._opened(ask)}
 
     def perform(self, work: DataWork, told: Told) -> dict[str, Any]:
         """Open, do it, and close."""
@@ -127,7 +133,7 @@ def configured(args: argparse.Namespace) -> DataPlaneConfig:
     return load(process_environment(), file=args.config).config.data_plane
 
 
-@contextmanager
+@contextlib.contextmanager
 def data_errors(hint: str = "") -> Iterator[None]:
     """The data plane's errors as the commands' own. `hint`: what else to do where another process has the folder open."""
     from dataplane.errors import DataPlaneError, Locked

@@ -43,32 +43,25 @@ def render(report: dict[str, Any]) -> RenderableType:
     """The status as tables."""
     from rich.console import Group
 
+    plane = report.get("plane")
     head = _grid()
-    head.add_row("state", _state(report))
+    head.add_row("state", _state(report["state"], report.get("why"), plane))
     head.add_row("folder", escape(report["folder"]))
-    if "collections" not in report:
+    if plane is None:
         return head
-    used, cap = report["memory_bytes"], report["memory_cap_bytes"]
+    used, cap = plane["memory_bytes"], plane["memory_cap_bytes"]
     head.add_row("memory", f"{human(used)} of {human(cap)} ({used / cap:.0%})")
-    searches, keeper, state = report["searches"], report["keeper"], report["state"]
-    mean = 1000 * searches["seconds"] / searches["searches"] if searches["searches"] else 0.0
-    head.add_row(
-        "searches",
-        f"{searches['searches']}, {mean:.1f} ms each; {searches['with_warm']} read the disk, {searches['slow']} were slow, "
-        f"{searches['incomplete']} incomplete",
-    )
-    head.add_row("writes", f"{report['writes']}, {report['syncs']} syncs; {report['ring_rows']} rows wait")
-    head.add_row("keeper", Pairs([(name, str(count)) for name, count in keeper.items()]))
-    head.add_row(
-        "state",
-        f"{state['records']} records, {state['events']} events, "
-        f"{human(state['disk_bytes'].get('state', 0) + state['disk_bytes'].get('events', 0))} on the disk",
-    )
-    for line in _archive_lines(report["cold"]):
+    head.add_row("searches", _searches(plane["searches"]))
+    head.add_row("writes", f"{plane['writes']}, {plane['syncs']} syncs; {plane['ring_rows']} rows wait")
+    head.add_row("keeper", Pairs([(name, str(count)) for name, count in plane["keeper"].items()]))
+    state, disk = plane["state"], plane["state"]["disk_bytes"]
+    size = human(disk.get("state", 0) + disk.get("events", 0))
+    head.add_row("records", f"{state['records']} of state, {state['events']} events, {size} in tables")
+    for line in _archive_lines(plane["cold"]):
         head.add_row("archive", line)
-    if report["last_error"]:
-        head.add_row("[red]trouble[/]", escape(report["last_error"]))
-    return Group(head, "", _tiers(report), "", _collections(report["collections"]))
+    if plane["last_error"]:
+        head.add_row("[red]trouble[/]", escape(plane["last_error"]))
+    return Group(head, "", _tiers(plane), "", _collections(plane["collections"]))
 
 
 def _grid() -> Table:
@@ -80,13 +73,19 @@ def _grid() -> Table:
     return head
 
 
-def _state(report: dict[str, Any]) -> str:
-    if report.get("failed"):
-        return f"[red]takes no writes[/]: {escape(report['failed'])}"
-    if report["state"] == "open":
-        return "[green]open[/]"
-    why = f": {escape(report['why'])}" if report.get("why") else ""
-    return f"[yellow]{escape(report['state'])}[/]{why}"
+def _state(state: str, why: str | None, plane: dict[str, Any] | None) -> str:
+    if plane is not None and plane["failed"]:
+        return f"[red]takes no writes[/]: {escape(plane['failed'])}"
+    reason = f": {escape(why)}" if why else ""
+    return f"[{'green' if state == 'open' else 'yellow'}]{escape(state)}[/]{reason}"
+
+
+def _searches(counts: dict[str, Any]) -> str:
+    mean = f", {1000 * counts['seconds'] / counts['searches']:.1f} ms each" if counts["searches"] else ""
+    return (
+        f"{counts['searches']}{mean}; {counts['with_warm']} read the disk, {counts['slow']} were slow, "
+        f"{counts['incomplete']} incomplete"
+    )
 
 
 def _archive_lines(cold: dict[str, Any]) -> list[str]:
@@ -100,8 +99,8 @@ def _archive_lines(cold: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _tiers(report: dict[str, Any]) -> Table:
-    collections, searches, cold = report["collections"], report["searches"], report["cold"]
+def _tiers(plane: dict[str, Any]) -> Table:
+    collections, searches, cold = plane["collections"], plane["searches"], plane["cold"]
     hits = searches["hits_hot"] + searches["hits_warm"]
 
     def total(*names: str) -> int:
@@ -119,7 +118,7 @@ def _tiers(report: dict[str, Any]) -> Table:
     table.add_row(
         "hot",
         str(total("fresh", "hot")),
-        human(report["memory_bytes"]),
+        human(plane["memory_bytes"]),
         "-",
         share("hits_hot"),
         heat("heat_hot", "fresh", "hot"),
@@ -141,7 +140,7 @@ def _tiers(report: dict[str, Any]) -> Table:
         "-",
         "-",
     )
-    rows_on_disk = sum(report["state"]["disk_bytes"].values())
+    rows_on_disk = sum(plane["state"]["disk_bytes"].values())
     table.add_row("database", str(total("rows")), human(rows_on_disk), "-", "-", "-")
     return table
 

@@ -67,7 +67,16 @@ def check_struct(value: Any, kind: type[Struct], path: str) -> list[Problem]:
     for field in msgspec.structs.fields(kind):
         if field.required and field.name not in value:
             found.append(Problem(f"{path}.{field.name}", "is required"))
-    return found
+    return found or contradiction(value, kind, path)
+
+
+def contradiction(value: dict[str, Any], kind: type[Struct], path: str) -> list[Problem]:
+    """What a section itself says of values that are each well-typed, and do not go together."""
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        return [Problem(path, str(error).rpartition(" - at `")[0] or str(error))]
+    return []
 
 
 def check_table(value: Any, kind: Any, path: str) -> list[Problem]:

@@ -25,6 +25,8 @@ PATH_FIELDS = frozenset(
         "network.tls_key_file",
         "gpu.model_cache_dir",
         "data_plane.path",
+        "data_plane.cold.folder",
+        "data_plane.cold.credentials_file",
         "daemon.audit_log",
     }
 )

@@ -15,7 +15,7 @@ from tests.dataplane.planes import config, vectors
 MIB = 1 << 20
 CAP_MB = 64
 TENANT = "acme"
-WIDE = 1024
+WIDE = 2048
 ROWS = 3 * CAP_MB * MIB // (4 * WIDE)
 BATCH = 64
 
@@ -79,9 +79,9 @@ async def test_many_small_collections_share_the_cap(tmp_path: Path) -> None:
     async with opened(config(tmp_path, CAP_MB)) as plane, watched(plane) as seen:
         for number in range(20):
             await plane.create_collection(TENANT, f"c{number}", CollectionSpec(dimensions=WIDE, text=False))
-            await fill(plane, f"c{number}", 900, WIDE)
+            await fill(plane, f"c{number}", 600, WIDE)
         assert max(seen) <= CAP_MB * MIB
-        assert sum(status.rows for status in plane.status().collections) == 20 * 900
+        assert sum(status.rows for status in plane.status().collections) == 20 * 600
         stored = vectors(BATCH, seed=0, dimensions=WIDE)
         for number in range(20):
             answer = await plane.search(TENANT, f"c{number}", SearchQuery(vector=stored[3], k=1))
@@ -108,7 +108,7 @@ async def test_a_small_collection_that_is_written_over_and_over_does_not_grow(tm
 
 
 async def test_a_smaller_cap_than_before_has_the_graph_shrunk(tmp_path: Path) -> None:
-    count, query = 6000, vectors(BATCH, seed=0, dimensions=WIDE)[5]
+    count, query = 3000, vectors(BATCH, seed=0, dimensions=WIDE)[5]
     async with opened(config(tmp_path, 256)) as plane:
         await plane.create_collection(TENANT, "wide", CollectionSpec(dimensions=WIDE, text=False))
         await fill(plane, "wide", count, WIDE)

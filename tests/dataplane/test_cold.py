@@ -15,6 +15,7 @@ from dataplane import archive_position, cold, manifest
 from dataplane.archive_position import MARKER_KEY
 from dataplane.archive_restore import restore
 from dataplane.bucket import Bucket
+from dataplane.care import verify
 from dataplane.cold_config import ColdConfig
 from dataplane.config import DataPlaneConfig
 from dataplane.errors import BucketUnreachable, Closed, Conflict, Damaged
@@ -23,6 +24,7 @@ from dataplane.rows import SearchQuery
 from dataplane.store import DataPlane, opened
 from tests.dataplane.boxes import content
 from tests.dataplane.planes import NAME, TENANT, config, filled, rows, vectors
+from tests.dataplane.seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, Seaweed
 
 
 def archived(data: Path, every_s: float | None = None, **target: Any) -> DataPlaneConfig:
@@ -107,7 +109,9 @@ async def test_the_backlog_is_known_again_after_a_restart(tmp_path: Path) -> Non
         await plane.upsert(TENANT, NAME, rows(vectors(3), start=50))
     async with opened(archived(tmp_path / "data")) as plane:
         status = plane.status().cold
-        assert (status.backlog_rows, status.manifest) == (3, 1)
+        assert (status.backlog_rows, status.manifest, status.rows) == (3, 1, None)
+        await plane.cold.look()
+        assert plane.status().cold.rows == 50
 
 
 async def test_a_bucket_that_is_away_is_waited_for_and_the_backlog_drains(
@@ -201,3 +205,51 @@ async def test_the_box_keeps_its_deletions_from_the_first_run_on(tmp_path: Path)
         position = archive_position.load(plane.rocks)
         assert position is not None
         assert position.number == 1
+
+
+async def test_the_real_server_dies_under_load_and_comes_back_and_nothing_is_lost_or_doubled(
+    tmp_path: Path, seaweed: Seaweed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold, "RETRY_FIRST_S", 0.1)
+    monkeypatch.setattr(cold, "RETRY_MOST_S", 0.5)
+    target = {
+        "bucket": BUCKET,
+        "endpoint": seaweed.endpoint,
+        "access_key_id": ACCESS_KEY,
+        "secret_access_key": SECRET_KEY,
+        "allow_http": True,
+        "prefix": "lost/box",
+        "request_timeout_s": 5.0,
+        "retries": 0,
+    }
+    settings = archived(tmp_path / "data", every_s=0.1, **target)
+    stored, queries = vectors(1200), vectors(5, seed=2)
+    async with opened(settings) as plane:
+        await filled(plane, stored[:200])
+        await until(lambda: plane.cold.status().backlog_rows == 0)
+        await asyncio.to_thread(seaweed.kill)
+        for start in range(200, 1000, 100):
+            await plane.upsert(TENANT, NAME, rows(stored[start : start + 100], start=start), "durable")
+            await plane.delete(TENANT, NAME, [f"r{start - 1}"])
+        await until(lambda: plane.cold.status().failures >= 2)
+        assert plane.cold.status().backlog_rows >= 800
+        await asyncio.to_thread(seaweed.start)
+        await plane.upsert(TENANT, NAME, rows(stored[1000:], start=1000))
+        async with asyncio.timeout(60):
+            while plane.cold.status().backlog_rows:
+                await asyncio.sleep(0.05)
+        assert plane.cold.status().rows == 1192
+        before = [(await plane.search(TENANT, NAME, SearchQuery(vector=query, exact=True))).hits for query in queries]
+        await plane.cold.archive_now()
+        kept = content(plane.rocks)
+    shutil.rmtree(tmp_path / "data")
+    rocks = Rocks.open(tmp_path / "data" / "rocks", memory_bytes=16 << 20)
+    report = await restore(Bucket(settings.cold, tmp_path), rocks)
+    assert report.rows == 1192
+    assert content(rocks) == kept
+    rocks.close()
+    async with opened(msgspec.structs.replace(settings, archive_every_s=None)) as plane:
+        after = [(await plane.search(TENANT, NAME, SearchQuery(vector=query, exact=True))).hits for query in queries]
+        assert [[hit.id for hit in hits] for hits in after] == [[hit.id for hit in hits] for hits in before]
+        verdict = await verify(plane, deep=True)
+        assert (verdict.problems, verdict.rows) == ((), 1192)

@@ -270,15 +270,17 @@ def test_a_search_that_began_before_rows_moved_misses_none_of_them(
         moving = pool.submit(move, one)
         wait([moving], 0.2)  # it has done its work, or waits for this search to end
         found = 0
-        for query in QUERIES:
-            true = true_order(query, allowed=allowed)[:10]
-            ids, result = found_ids(view, query, exact=True)
-            assert ids == true
-            ids, result = found_ids(view, query)
-            assert result.complete
-            assert len(set(ids)) == 10
-            found += len(set(ids) & set(true))
-        one.collection.readers.leave(turn)
+        try:
+            for query in QUERIES:
+                true = true_order(query, allowed=allowed)[:10]
+                ids, result = found_ids(view, query, exact=True)
+                assert ids == true
+                ids, result = found_ids(view, query)
+                assert result.complete
+                assert len(set(ids)) == 10
+                found += len(set(ids) & set(true))
+        finally:
+            one.collection.readers.leave(turn)
         moving.result(30)
     assert found / 150 >= 0.99
     ids, _ = found_ids(one.view, QUERIES[0], exact=True)

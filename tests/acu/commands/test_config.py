@@ -215,3 +215,15 @@ def test_get_prints_one_effective_value_that_a_shell_can_use(tmp_path: Path, cle
         "acu: network.unix_soket: unknown key 'unix_soket'; did you mean unix_socket?\n",
     )
     assert get("network.unix_socket.x") == (2, "acu: network.unix_socket.x: network.unix_socket has no fields\n")
+
+
+@pytest.mark.parametrize(
+    "words", [("show",), ("show", "--json"), ("get", "data_plane"), ("get", "data_plane.cold.secret_access_key")]
+)
+def test_a_secret_is_shown_to_nobody(words: tuple[str, ...], tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    file = tmp_path / "acu.yaml"
+    file.write_text("data_plane: {cold: {bucket: b, access_key_id: mine, secret_access_key: s3cr3t}}\n")
+    done = acu("config", *words, "-c", str(file), environ=clean_environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "s3cr3t" not in done.stdout
+    assert "(hidden)" in done.stdout

@@ -128,3 +128,11 @@ def test_a_variable_that_is_wrong_is_named(tmp_path: Path) -> None:
         "ACU___X: unknown variable; a field's is ACU_SECTION__FIELD",
         "scheduler.queue_limit: null: expected integer 1..100000 (ACU_SCHEDULER__QUEUE_LIMIT)",
     )
+
+
+def test_values_of_a_section_that_do_not_go_together_are_told_in_its_own_words(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, "data_plane:\n  cold: {bucket: b, endpoint: 'http://box:9000'}\n")
+    assert problem == (
+        "data_plane.cold: the endpoint is http: use https, or set allow_http to true on a network you trust "
+        f"({tmp_path / 'acu.yaml'}:2)"
+    )

@@ -20,6 +20,7 @@ def test_relative_paths_count_from_the_files_folder_and_tilde_is_the_home(
         """\
         network: {api_keys_file: keys.yaml, unix_socket: ~/s.sock}
         models: {large: {model: ./weights, script: ../s.yaml}, small: {model: org/name}}
+        data_plane: {path: data, cold: {folder: archive, credentials_file: ~/credentials}}
         """,
     )
     config = load({"HOME": "/home/somebody"}, file=file).config
@@ -28,6 +29,9 @@ def test_relative_paths_count_from_the_files_folder_and_tilde_is_the_home(
     assert config.models["large"].model == str(tmp_path / "weights")
     assert config.models["large"].script == str(tmp_path.parent / "s.yaml")
     assert config.models["small"].model == "org/name"
+    assert config.data_plane.path == str(tmp_path / "data")
+    assert config.data_plane.cold.folder == str(tmp_path / "archive")
+    assert config.data_plane.cold.credentials_file == "/home/somebody/credentials"
 
 
 def test_the_socket_lies_in_the_runtime_folder_of_the_user_then_of_the_service_then_in_tmp(tmp_path: Path) -> None:

@@ -1,0 +1,272 @@
+"""acu data, against the real daemon and against a folder that no daemon has open."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from rich.console import Console
+
+from acu.commands.dataview import receipt, render, stage_line, verified
+from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu, until
+
+TEXT = "The lighthouse of Ushant was lit by hand until 1984. " * 20
+
+
+def upload(running: RunningDaemon, name: str = "lighthouse.txt", text: str = TEXT) -> str:
+    """Put a file into a new vector store, and return the store's id once it is in."""
+    with httpx2.Client(base_url=running.url, timeout=30) as client:
+        file = client.post("/v1/files", files={"file": (name, text)}, data={"purpose": "assistants"}).json()
+        store = client.post("/v1/vector_stores", json={"name": "notes", "file_ids": [file["id"]]}).json()
+        until(
+            lambda: client.get(f"/v1/vector_stores/{store['id']}").json()["status"] == "completed",
+            "the file is in the store",
+        )
+    return str(store["id"])
+
+
+def passages(running: RunningDaemon, store: str) -> list[tuple[str, float]]:
+    """What a search of the store finds."""
+    with httpx2.Client(base_url=running.url, timeout=30) as client:
+        found = client.post(f"/v1/vector_stores/{store}/search", json={"query": "lighthouse"}).json()["data"]
+    return [(hit["content"][0]["text"], round(hit["score"], 5)) for hit in found]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> dict[str, Any]:
+    """A configuration whose data lie in the test's folder."""
+    return {"data_plane": {"path": str(tmp_path / "data"), "hot_layer_mem_mb": 64, "archive_every_s": None}}
+
+
+def data(running: RunningDaemon, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run `acu data` with the daemon's configuration."""
+    return acu("data", *words, "-c", str(running.config), environ=running.environ)
+
+
+def test_the_status_of_a_running_daemon_is_told_by_it(daemon: DaemonFactory, place: dict[str, Any]) -> None:
+    running = daemon(place)
+    done = data(running, "status")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "not used yet" in done.stdout
+    upload(running)
+    done = data(running, "status", "--json")
+    report = json.loads(done.stdout)
+    assert (report["state"], report["plane"]["memory_cap_bytes"]) == ("open", 64 << 20)
+    assert report["plane"]["cold"]["backlog_rows"] > 0
+    shown = data(running, "status").stdout
+    for word in ("TIER", "hot", "warm", "cold", "database", "changes wait", "open"):
+        assert word in shown
+
+
+def test_backup_of_a_running_daemon_and_its_restore_give_the_same_answers(
+    daemon: DaemonFactory, place: dict[str, Any], tmp_path: Path
+) -> None:
+    running = daemon(place)
+    store = upload(running)
+    before = passages(running, store)
+    assert before
+    done = data(running, "backup", str(tmp_path / "backup"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{tmp_path / 'backup'}: ")
+    done = data(running, "restore", "--from-backup", str(tmp_path / "backup"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Stop the daemon that uses it" in done.stderr
+    running.stop()
+    shutil.rmtree(tmp_path / "data")
+    done = data(running, "restore", "--from-backup", str(tmp_path / "backup"))
+    assert done.returncode == 0, done.stderr
+    again = daemon(place)
+    assert passages(again, store) == before
+    done = data(again, "verify", "--deep")
+    assert (done.returncode, done.stdout.endswith("nothing is wrong\n")) == (0, True), done
+
+
+def test_archive_wipe_restore_and_verify(daemon: DaemonFactory, place: dict[str, Any], tmp_path: Path) -> None:
+    running = daemon(place)
+    store = upload(running)
+    before = passages(running, store)
+    done = data(running, "archive")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"folder {tmp_path / 'data-cold'}: manifest 1, ")
+    assert "has everything already" in data(running, "archive").stdout
+    running.stop()
+    shutil.rmtree(tmp_path / "data")
+    done = data(running, "restore", "--from-bucket")
+    assert done.returncode == 0, done.stderr
+    assert "what came later is not in it" in done.stdout
+    done = data(running, "verify", "--deep")  # no daemon: the folder itself
+    assert (done.returncode, "nothing is wrong" in done.stdout) == (0, True), done
+    done = data(running, "restore", "--from-bucket")
+    assert done.returncode == 1
+    assert "not empty" in done.stderr
+    again = daemon(place)
+    assert passages(again, store) == before
+
+
+def test_without_a_daemon_the_folder_is_opened_unless_one_was_named(
+    daemon: DaemonFactory, place: dict[str, Any], tmp_path: Path
+) -> None:
+    running = daemon(place)
+    upload(running)
+    running.stop()
+    assert json.loads(data(running, "status", "--json").stdout)["state"] == "open"
+    done = data(running, "backup", str(tmp_path / "backup"), "--json")
+    assert json.loads(done.stdout)["files"] > 0
+    done = data(running, "archive", "--json")
+    assert json.loads(done.stdout)["manifest"] == 1
+    done = data(running, "verify", "--socket", str(tmp_path / "nobody"))
+    assert (done.returncode, done.stdout) == (3, "")
+    shutil.rmtree(tmp_path / "data")
+    done = data(running, "status")
+    assert done.returncode == 1
+    assert "there is no data plane in" in done.stderr
+
+
+def test_a_folder_that_a_daemon_elsewhere_uses_is_left_alone(daemon: DaemonFactory, place: dict[str, Any]) -> None:
+    running = daemon(place)
+    upload(running)
+    aside = running.socket.rename(running.socket.with_name("elsewhere"))
+    done = data(running, "verify")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "is open in another process: stop the daemon" in done.stderr
+    assert "--socket PATH" in done.stderr
+    aside.rename(running.socket)
+
+
+def test_erase_asks_prints_a_receipt_and_leaves_nothing(
+    daemon: DaemonFactory, place: dict[str, Any], tmp_path: Path
+) -> None:
+    running = daemon(place)
+    upload(running)
+    data(running, "archive")
+    done = data(running, "erase", "--tenant", "default")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "--yes" in done.stderr
+    (name,) = {one["name"] for one in json.loads(data(running, "status", "--json").stdout)["plane"]["collections"]}
+    done = data(running, "erase", "--tenant", "default", "--collection", name, "--yes")
+    assert done.returncode == 0, done
+    for line in ("left: nothing", "archive: the folder", "note: Backups"):
+        assert line in done.stdout
+    assert json.loads(data(running, "status", "--json").stdout)["plane"]["collections"] == []
+    assert json.loads(data(running, "verify", "--deep", "--json").stdout)["problems"] == []
+    assert data(running, "erase", "--tenant", "default", "--id", "x", "--yes").returncode == 1
+
+
+def test_a_tenant_leaves_no_file_and_no_word_behind_and_may_come_back(
+    daemon: DaemonFactory, place: dict[str, Any], tmp_path: Path
+) -> None:
+    running = daemon(place)
+    upload(running)
+    data(running, "archive")
+    assert files_with(b"Ushant", tmp_path / "data") != []
+    done = data(running, "erase", "--tenant", "default", "--yes", "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["left"], found["archive"]["left"]) == (0, [], [])
+    assert files_with(b"Ushant", tmp_path / "data") == []
+    assert not list((tmp_path / "data" / "library" / "files").glob("*/*"))
+    with httpx2.Client(base_url=running.url, timeout=30) as client:
+        assert client.get("/v1/files").json()["data"] == []
+        assert client.get("/v1/vector_stores").json()["data"] == []
+    store = upload(running)
+    assert passages(running, store)
+    running.stop()
+    again = daemon(place)
+    assert passages(again, store)
+
+
+def files_with(word: bytes, folder: Path) -> list[str]:
+    """The files below a folder that hold a word as it is."""
+    return [path.name for path in folder.rglob("*") if path.is_file() and word in path.read_bytes()]
+
+
+def test_a_job_goes_on_when_its_client_leaves_and_another_waits(
+    daemon: DaemonFactory, place: dict[str, Any], tmp_path: Path
+) -> None:
+    running = daemon(place)
+    upload(running)
+    client = running.client()
+    job = client.post("/acu/v1/data/backup", {"folder": str(tmp_path / "backup")}, accept=(202,))
+    until(lambda: client.get(f"/acu/v1/data/jobs/{job['id']}")["state"] == "done", "the backup ends without its client")
+    assert (tmp_path / "backup" / "MANIFEST").is_file()
+    answer = client.get("/acu/v1/data/jobs/nobody", accept=(404,))
+    assert answer["error"]["code"] == "unknown_job"
+
+
+def test_what_is_wrong_is_named_and_repaired(daemon: DaemonFactory, place: dict[str, Any], tmp_path: Path) -> None:
+    running = daemon(place)
+    upload(running)
+    data(running, "archive")
+    segment = max((tmp_path / "data-cold").rglob("*.parquet"), key=lambda path: path.stat().st_size)
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2] ^= 1
+    segment.write_bytes(content)
+    done = data(running, "verify", "--deep")
+    assert done.returncode == 1
+    assert f"wrong: archive: segments/{segment.name}" in done.stdout
+    done = data(running, "verify", "--deep", "--repair")
+    assert done.returncode == 0, done
+    assert "nothing is wrong any more" in done.stdout
+
+
+def test_watch_through_a_pipe_ends_with_the_pipe(daemon: DaemonFactory, place: dict[str, Any]) -> None:
+    running = daemon(place)
+    command = f"{sys.executable} -m acu data status --watch -c {running.config} | head -n 6; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, env=running.environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("not used yet") > 1
+
+
+@pytest.mark.parametrize(
+    ("stage", "done", "total", "line"),
+    [
+        ("verifying notes", 0, 0, "verifying notes"),
+        ("archiving", 5_000_000, 0, "archiving 5.00 MB"),
+        ("verifying notes", 1, 4, "verifying notes [######..................] 1 of 4"),
+        ("backing up", 500_000, 1_000_000, "backing up [############............] 500 kB of 1.00 MB"),
+    ],
+)
+def test_a_line_tells_how_far_a_stage_is(stage: str, done: int, total: int, line: str) -> None:
+    assert stage_line(stage, done, total) == line
+
+
+def test_findings_and_receipts_are_told_a_line_each() -> None:
+    one = {"tenant": "t", "collection": "c", "where": "shards", "what": "shard 1 is damaged."}
+    found = {"collections": 1, "rows": 5, "archive_manifest": 2, "problems": [one], "repaired": [], "healed": [one]}
+    assert verified(found).splitlines() == [
+        "wrong: t/c: shards: shard 1 is damaged.",
+        "made anew when it was opened, or since: t/c: shards: shard 1 is damaged.",
+        "1 collections with 5 rows, and the archive's manifest 2: 1 problems; --repair makes anew what can be",
+    ]
+    told: dict[str, Any] = {
+        "time_ms": 0,
+        "rows": 1,
+        "archive": None,
+        "searched": {},
+        "left": ["archive: away"],
+        "beyond": ["b"],
+    }
+    assert receipt(told, "1 row").splitlines() == [
+        "erased: 1 row",
+        "at: 1970-01-01 00:00:00 UTC",
+        "rows that were there: 1",
+        "archive: there is none",
+        "looked through afterwards: nothing was there",
+        "LEFT: archive: away",
+        "note: b",
+    ]
+
+
+def test_what_failed_is_in_the_table() -> None:
+    output = io.StringIO()
+    report = {"state": "failed", "folder": "/data", "why": "the disk is full"}
+    Console(file=output, width=80).print(render(report))
+    assert output.getvalue().splitlines()[0].rstrip() == "state   failed: the disk is full"

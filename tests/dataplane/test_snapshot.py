@@ -1,0 +1,159 @@
+"""Snapshots: what was saved comes back, and what is damaged counts for nothing and is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from dataplane import snapshot
+from dataplane.errors import Damaged, StorageFull, Unavailable, UnsupportedFormat
+from dataplane.graph import Graph
+from tests.dataplane.planes import vectors
+
+STORED = vectors(60, dimensions=8)
+HEAT = np.array([[1.0, 3.0, 2.0**40], [1.0, 5.0, 2.0], [490_000.25, 1.0, 2.0]])
+LIKE = Graph(8, "dot")
+
+
+def graph(first: int = 1) -> Graph:
+    made = Graph(8, "dot")
+    made.add(np.arange(first, first + 60, dtype=np.uint64), STORED)
+    return made
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_snapshot_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+    saved = snapshot.save(tmp_path / "new", 7, graph(), HEAT)
+    loaded = snapshot.load(tmp_path / "new", LIKE)
+    assert loaded is not None
+    assert loaded.graph is not None
+    assert (saved.seq, saved.nodes, loaded.seq) == (7, 60, 7)
+    assert loaded.graph.rows.tolist() == list(range(1, 61))
+    assert (loaded.graph.vectors(np.arange(60)) == STORED).all()
+    assert loaded.graph.masked == 0
+    assert (loaded.heat == HEAT).all()
+    assert loaded.graph.search(STORED[4], 1)[0].tolist() == [5]
+    assert snapshot.verify(tmp_path / "new") == []
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+
+
+def test_without_a_graph_there_is_heat_alone(tmp_path: Path) -> None:
+    snapshot.save(tmp_path, 7, None, HEAT)
+    loaded = snapshot.load(tmp_path, LIKE)
+    assert loaded is not None
+    assert loaded.graph is None
+    assert (loaded.heat == HEAT).all()
+
+
+def test_a_new_snapshot_replaces_the_old_one_and_leaves_nothing_of_it(tmp_path: Path) -> None:
+    snapshot.save(tmp_path, 7, graph(), HEAT)
+    (tmp_path / ".tmp-0-graph-8.faiss").write_bytes(b"broken off")
+    (tmp_path / "shard-1.parquet").write_bytes(b"not ours")
+    snapshot.save(tmp_path, 9, graph(100), HEAT[:, :1])
+    assert names(tmp_path) == {"snapshot.json", "graph-9.faiss", "rows-9.npy", "heat-9.npy", "shard-1.parquet"}
+    loaded = snapshot.load(tmp_path, LIKE)
+    assert loaded is not None
+    assert loaded.graph is not None
+    assert loaded.graph.rows[0] == 100
+
+
+def test_where_there_is_none_there_is_nothing_to_load(tmp_path: Path) -> None:
+    assert snapshot.load(tmp_path, LIKE) is None
+    assert snapshot.load(tmp_path / "no folder", LIKE) is None
+    assert snapshot.verify(tmp_path) == []
+    snapshot.remove(tmp_path / "no folder")
+    (tmp_path / "graph-3.faiss").write_bytes(b"written, but the kill came before the pointer")
+    assert snapshot.load(tmp_path, LIKE) is None
+
+
+def test_a_removed_snapshot_is_gone(tmp_path: Path) -> None:
+    snapshot.save(tmp_path, 7, graph(), HEAT)
+    snapshot.remove(tmp_path)
+    assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize("which", ["snapshot.json", "graph-7.faiss", "rows-7.npy", "heat-7.npy"])
+def test_whatever_is_cut_or_flipped_is_found_and_named(tmp_path: Path, which: str) -> None:
+    snapshot.save(tmp_path, 7, graph(), HEAT)
+    path = tmp_path / which
+    whole = path.read_bytes()
+    places = np.unique(np.linspace(0, len(whole) - 1, 60).astype(int)).tolist()
+    damaged = [whole[:at] for at in places]
+    damaged += [whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :] for at in places]
+    damaged += [whole + b"x", b""]
+    for content in damaged:
+        path.write_bytes(content)
+        try:
+            loaded = snapshot.load(tmp_path, LIKE)
+        except Damaged as error:
+            assert str(tmp_path) in str(error)
+            assert any(str(tmp_path) in problem for problem in snapshot.verify(tmp_path))
+        else:  # the name of a field with a default was hit: it says the same
+            assert which == "snapshot.json"
+            assert loaded is not None
+            assert loaded.seq == 7
+            assert (loaded.heat == HEAT).all()
+    path.unlink()
+    if which != "snapshot.json":
+        with pytest.raises(Damaged, match="missing"):
+            snapshot.load(tmp_path, LIKE)
+    path.write_bytes(whole)
+    assert snapshot.verify(tmp_path) == []
+
+
+def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    snapshot.save(tmp_path, 7, graph(), HEAT)
+    with pytest.raises(Damaged, match="not the one"):
+        snapshot.load(tmp_path, Graph(9, "dot"))
+    pointer = msgspec.json.decode((tmp_path / "snapshot.json").read_bytes(), type=snapshot.Snapshot)
+    for changed in (
+        msgspec.structs.replace(pointer, nodes=59),
+        msgspec.structs.replace(pointer, files=pointer.files[1:]),
+        msgspec.structs.replace(pointer, files=()),
+    ):
+        sealed = msgspec.structs.replace(changed, sha256=snapshot._sum(changed))
+        (tmp_path / "snapshot.json").write_bytes(msgspec.json.encode(sealed))
+        with pytest.raises(Damaged):
+            snapshot.load(tmp_path, LIKE)
+
+
+def test_a_newer_format_is_refused_as_such(tmp_path: Path) -> None:
+    newer = snapshot.Snapshot(7, 0, (), format=2)
+    newer = msgspec.structs.replace(newer, sha256=snapshot._sum(newer))
+    (tmp_path / "snapshot.json").write_bytes(msgspec.json.encode(newer))
+    with pytest.raises(UnsupportedFormat, match="format 2"):
+        snapshot.load(tmp_path, LIKE)
+
+
+def test_a_snapshot_that_is_replaced_while_it_is_verified_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot.save(tmp_path, 7, graph(), HEAT)
+    read = snapshot.read
+    turns = iter([True, False, False])
+
+    def replaced_after_reading(folder: Path) -> snapshot.Snapshot | None:
+        found = read(folder)
+        if next(turns):
+            snapshot.save(folder, 8, graph(), HEAT)
+        return found
+
+    monkeypatch.setattr(snapshot, "read", replaced_after_reading)
+    assert snapshot.verify(tmp_path) == []
+
+
+def test_what_cannot_be_written_leaves_the_old_snapshot(tmp_path: Path) -> None:
+    snapshot.save(tmp_path, 7, graph(), HEAT)
+    (tmp_path / "heat-8.npy").mkdir()  # in the way of the last but one file
+    with pytest.raises((Unavailable, StorageFull)):
+        snapshot.save(tmp_path, 8, graph(), HEAT)
+    (tmp_path / "heat-8.npy").rmdir()
+    loaded = snapshot.load(tmp_path, LIKE)
+    assert loaded is not None
+    assert loaded.seq == 7
