@@ -79,6 +79,7 @@ EXPIRE_ROWS = 128
 TRIM_EVERY_S = 60.0
 TRIM_ROWS = 4096
 PAUSE_S = 5.0
+GIVE_BACK_EVERY_S = 5.0
 IDLE_S = 0.05
 
 _log = logging.getLogger(__name__)
@@ -123,6 +124,7 @@ class Keeper:
         self.memory = Memory(memory_bytes)
         self.counts = KeeperCounts()
         self._due: dict[bytes, _Due] = {}  # by the collection's scope, which is never used again
+        self._given_back_at = 0.0
         self._stopping = threading.Event()
         self._poked = threading.Event()
         self._hurry: set[bytes] = set()
@@ -191,9 +193,17 @@ class Keeper:
                 if self._stopping.is_set():
                     return
                 worked |= self._guarded_step(collection)
+            self._give_back(worked)
             if not worked:
                 self._poked.wait(IDLE_S)
                 self._poked.clear()
+
+    def _give_back(self, worked: bool) -> None:
+        """Now and then, while there is work: what was freed goes back to the system."""
+        now = time.monotonic()
+        if worked and now - self._given_back_at > GIVE_BACK_EVERY_S:
+            self._given_back_at = now
+            allocator.give_back()
 
     def _due_of(self, collection: Collection) -> _Due:
         return self._due.setdefault(collection.scope, _Due(snapshot_at=time.monotonic(), expired_at=time.monotonic()))

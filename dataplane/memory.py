@@ -8,7 +8,14 @@ is taken is therefore never more than the cap, unless the tables alone are.
 
 from __future__ import annotations
 
+import os
 import threading
+
+from dataplane.config import DataPlaneConfig
+
+MIB = 1 << 20
+ROCKS_SHARE = 8  # of the memory, RocksDB's caches and buffers have one part
+ROCKS_LEAST, ROCKS_MOST = 16 * MIB, 512 * MIB
 
 
 class Memory:
@@ -43,3 +50,16 @@ class Memory:
         """Bytes were taken that had to be."""
         with self._lock:
             self._since += size
+
+
+def memory_bytes(config: DataPlaneConfig) -> int:
+    """The cap: as configured, else a sixteenth of the machine's memory, from 64 MiB to 12 GiB."""
+    if config.hot_layer_mem_mb is not None:
+        return config.hot_layer_mem_mb * MIB
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(max(machine // 16, 64 * MIB), 12_288 * MIB)
+
+
+def rocks_share(memory: int) -> int:
+    """RocksDB's part of all memory, bytes; collections have the rest."""
+    return min(max(memory // ROCKS_SHARE, ROCKS_LEAST), ROCKS_MOST)

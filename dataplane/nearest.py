@@ -35,6 +35,7 @@ WARM_CANDIDATES = 5  # less: their whole groups are read
 LEAST_WARM_CANDIDATES = 50
 SURE_BITS = 256  # of a sketch; with fewer, as many more candidates
 CHUNK = 1024
+SCANNED = 16_384  # slots that are looked at in one step, so that what a search takes for a moment stays small
 
 
 @dataclass(slots=True)
@@ -99,8 +100,11 @@ class _Search:
 
     def at(self, place: int) -> Slots:
         """All slots at a place that hold a row that may be in the answer."""
-        slots = np.flatnonzero(self.view.table.place == place)
-        return slots[self.allowed(slots)]
+        places, found = self.view.table.place, [np.empty(0, np.int64)]
+        for start in range(0, len(places), SCANNED):
+            slots = start + np.flatnonzero(places[start : start + SCANNED] == place)
+            found.append(slots[self.allowed(slots)])
+        return np.concatenate(found)
 
     def candidates(self, a_hit: int, least: int) -> int:
         """How many rows the sketches should propose."""
@@ -193,9 +197,11 @@ def best_by_sketch(view: CollectionView, vector: Floats, slots: Slots, count: in
     table = view.table
     if len(slots) <= count or view.sketcher is None:
         return slots
-    estimates = view.sketcher.query(vector).estimate(table.sketches[:, slots], table.factors[slots])
-    if view.metric == "l2":
-        estimates = 2 * estimates - table.squares[slots]
+    query, estimates = view.sketcher.query(vector), np.empty(len(slots), np.float32)
+    for start in range(0, len(slots), SCANNED):
+        part = slots[start : start + SCANNED]
+        near = query.estimate(table.sketches[:, part], table.factors[part])
+        estimates[start : start + SCANNED] = 2 * near - table.squares[part] if view.metric == "l2" else near
     return np.sort(slots[np.argpartition(-estimates, count - 1)[:count]])
 
 

@@ -16,12 +16,12 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -37,6 +37,7 @@ from dataplane.errors import Closed, DataPlaneError, InvalidInput, NotFound, Una
 from dataplane.gauges import Gauges
 from dataplane.indexer import Indexer, TextFeed
 from dataplane.keeper import Keeper
+from dataplane.memory import memory_bytes, rocks_share
 from dataplane.planestatus import PlaneStatus, SearchCounts, state_status
 from dataplane.records import CollectionRecord
 from dataplane.reserve import Reserve
@@ -47,11 +48,10 @@ from dataplane.state import StateStore
 from dataplane.sweeper import Sweeper
 from dataplane.writer import BATCH_ROWS, Command, Wait, Writer
 
-MIB = 1 << 20
-ROCKS_SHARE = 8  # of the memory, RocksDB's caches and buffers have one part
-ROCKS_MOST = 512 * MIB
 SETTLE_POLL_S = 0.02
 TOUCHES = 64  # searches whose finds are taken up together
+MOST_TOUCHED = 4096  # rows that wait for it
+T = TypeVar("T")
 Rows = NDArray[np.uint64]
 
 _log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class DataPlane:
         self._collections: dict[tuple[str, str], Collection] = {}
         self.writer = Writer(rocks, config.ring_rows)
         self.state = StateStore(rocks, self.writer)
-        self.keeper = Keeper(self.open_collections, self._submit_from_thread, memory_bytes - _rocks_bytes(memory_bytes))
+        self.keeper = Keeper(self.open_collections, self._submit_from_thread, memory_bytes - rocks_share(memory_bytes))
         self.indexer = Indexer(self._feeds)
         self.cold = ColdTier(
             rocks, config.cold, default_cold_folder(folder), config.archive_every_s, self.open_collections
@@ -79,6 +79,7 @@ class DataPlane:
         self.gauges = Gauges(self.open_collections)
         self._searches = SearchCounts()
         self._pool = ThreadPoolExecutor(config.search_threads, thread_name_prefix="dataplane-search")
+        self._unfinished: set[asyncio.Task[None]] = set()
         self._closed = False
 
     @classmethod
@@ -89,7 +90,7 @@ class DataPlane:
         """
         path = Path(config.path) if folder is None else folder
         memory = memory_bytes(config)
-        reserve = Reserve(path / "reserve", _rocks_bytes(memory))
+        reserve = Reserve(path / "reserve", rocks_share(memory))
         needed = await asyncio.to_thread(reserve.give_up)
         rocks = await asyncio.to_thread(_open_rocks, path, memory)
         plane = cls(path, rocks, config, memory)
@@ -141,6 +142,8 @@ class DataPlane:
         if self._closed:
             return
         self._closed = True
+        if self._unfinished:
+            await asyncio.wait(self._unfinished)
         await self.cold.stop()
         await self._sweeper.stop()
         await self.gauges.stop()
@@ -166,17 +169,40 @@ class DataPlane:
     async def create_collection(self, tenant: str, name: str, spec: CollectionSpec) -> None:
         """Make a collection. Raises AlreadyExists, InvalidInput."""
         self._check_open()
+        await self._whole(self._create(tenant, name, spec))
+
+    async def _create(self, tenant: str, name: str, spec: CollectionSpec) -> None:
         record = await self.writer.submit(Create(tenant, name, spec, now_ms()), "durable")
         collection = self._made(tenant, record)
-        await asyncio.to_thread(collection.load)
+        try:
+            await asyncio.to_thread(collection.load)
+        except DataPlaneError:  # its files cannot be made: nothing of it is to stay
+            await self.writer.submit(Drop(tenant, collection), "durable")
+            raise
         self._collections[tenant, name] = collection
 
     async def drop_collection(self, tenant: str, name: str) -> None:
         """Delete a collection with all its rows, on every tier of this box. Raises NotFound."""
-        collection = self._collection(tenant, name)
+        await self._whole(self._drop(tenant, self._collection(tenant, name)))
+
+    async def _drop(self, tenant: str, collection: Collection) -> None:
         await self.writer.submit(Drop(tenant, collection), "durable")
-        self._collections.pop((tenant, name), None)
+        self._collections.pop((tenant, collection.name), None)
         await asyncio.to_thread(self._remove, collection)
+
+    async def _whole(self, work: Coroutine[None, None, None]) -> None:
+        """Do work to its end, even if the caller is cancelled in the middle; closing waits for it."""
+        task = self._loop.create_task(work)
+        self._unfinished.add(task)
+        task.add_done_callback(self._finished)
+        await asyncio.shield(task)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._unfinished.discard(task)
+        if (
+            not task.cancelled() and (error := task.exception()) is not None
+        ):  # the caller, if it still waits, has it too
+            _log.debug("a collection could not be made or dropped: %s", error)
 
     def _remove(self, collection: Collection) -> None:
         collection.readers.wait_for_earlier()
@@ -245,7 +271,7 @@ class DataPlane:
         ):
             searched = searching.search(collection, query)
         else:
-            searched = await self._loop.run_in_executor(self._pool, searching.search, collection, query)
+            searched = await self._in_pool(collection, lambda: searching.search(collection, query))
         self._touch(collection, searched.rows)
         result = searched.result
         slow = result.took_ms > self._config.slow_search_ms
@@ -262,16 +288,23 @@ class DataPlane:
         collection.touched.append(rows)
         if len(collection.touched) >= TOUCHES:
             found = np.concatenate(collection.touched)
-            if self.writer.submit_now(Touch(collection, found, now_ms() / 3_600_000)):
-                collection.touched = []
+            taken = self.writer.submit_now(Touch(collection, found, now_ms() / 3_600_000))
+            collection.touched = [] if taken else [found[-MOST_TOUCHED:]]
 
     async def locate(self, tenant: str, name: str, query: SearchQuery, *, prewarm: bool = True) -> Location:
         """Where the answer to a query lies; with `prewarm`, what is on the disk begins to be read for a search to come."""
         collection = self._collection(tenant, name)
         await self.writer.barrier()
-        return await self._loop.run_in_executor(
-            self._pool, lambda: searching.locate(collection, query, prewarm=prewarm)
-        )
+        return await self._in_pool(collection, lambda: searching.locate(collection, query, prewarm=prewarm))
+
+    async def _in_pool(self, collection: Collection, work: Callable[[], T]) -> T:
+        """In a searching thread. Raises NotFound where the collection was deleted meanwhile."""
+        try:
+            return await self._loop.run_in_executor(self._pool, work)
+        except Closed:
+            if collection.dropped:
+                raise NotFound(f"the collection {collection.name!r} has been deleted.") from None
+            raise
 
     # Care
 
@@ -339,27 +372,15 @@ async def opened(config: DataPlaneConfig, folder: Path | None = None) -> AsyncIt
         await asyncio.shield(plane.close())
 
 
-def memory_bytes(config: DataPlaneConfig) -> int:
-    """The cap: as configured, else a sixteenth of the machine's memory, from 64 MiB to 12 GiB."""
-    if config.hot_layer_mem_mb is not None:
-        return config.hot_layer_mem_mb * MIB
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(max(machine // 16, 64 * MIB), 12_288 * MIB)
-
-
 def now_ms() -> int:
     """Milliseconds since 1970, UTC."""
     return time.time_ns() // 1_000_000
 
 
-def _rocks_bytes(memory: int) -> int:
-    return min(max(memory // ROCKS_SHARE, 16 * MIB), ROCKS_MOST)
-
-
 def _open_rocks(path: Path, memory: int) -> Rocks:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.chmod(0o700)
-    share = _rocks_bytes(memory)
+    share = rocks_share(memory)
     return Rocks.open(path / "rocks", memory_bytes=share - share // 8)  # it passes its limit now and then, by little
 
 

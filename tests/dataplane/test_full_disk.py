@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import os
 import subprocess
 from collections.abc import Iterator

@@ -360,6 +360,32 @@ def test_a_damaged_shard_is_removed_at_the_start_or_when_a_search_meets_it(prepa
         right(still)
 
 
+def test_what_knows_rows_that_a_loss_of_power_took_is_thrown_away_at_the_start(prepared: Path, tmp_path: Path) -> None:
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    with stilled(tmp_path, DIMENSIONS) as still:
+        still.work()
+        still.keeper.demote(still.collection, np.arange(COUNT - 50, COUNT))
+        batch = still.rocks.batch()
+        for number in range(COUNT - 10, COUNT):
+            key = still.collection.scope + still.row(f"r{number}").to_bytes(8, "big")
+            batch.delete("index", still.collection.scope + f"r{number}".encode())
+            batch.delete("rows", key)
+            batch.delete("vectors", key)
+        batch.put("meta", still.collection.seq_key, (COUNT - 10).to_bytes(8, "big"))
+        still.rocks.write(batch)
+    with stilled(tmp_path, DIMENSIONS) as still:
+        assert still.counts == (0, 0, COUNT - 10, 0)
+        assert still.collection.shards.entries == ()
+        told = [*still.collection.problems, *still.collection.shards.problems]
+        assert [problem.count("loss of power") for problem in told] == [1, 1]
+        still.upsert(STORED[COUNT : COUNT + 10], COUNT)  # their numbers are given out again
+    with stilled(tmp_path, DIMENSIONS) as still:
+        still.work()
+        alive = np.r_[np.arange(COUNT) < COUNT - 10, np.ones(10, np.bool_)]
+        right(still, alive)
+        assert still.ids(STORED[COUNT + 3], k=1) == [f"r{COUNT + 3}"]
+
+
 # Rows that lost their vector
 
 

@@ -121,6 +121,22 @@ def test_wrong_vectors_are_refused_with_their_place(shared: Stilled) -> None:
     assert len(shared.ids(np.full(DIMENSIONS, 1e30, np.float32))) == 10
 
 
+def test_vectors_of_any_length_are_compared_as_they_should_be_or_refused(tmp_path: Path) -> None:
+    lengths = np.array([[1e30], [1.0], [1e-30]], np.float32)
+    with stilled(tmp_path / "cosine", DIMENSIONS) as still:
+        still.upsert(STORED[:3] * lengths)
+        assert still.ids(QUERY, exact=True) == exact(STORED[:3], QUERY)
+        assert still.search(STORED[2] * np.float32(1e-25)).hits[0].score == pytest.approx(1.0, abs=1e-5)
+    with stilled(tmp_path / "dot", DIMENSIONS, metric="dot") as still:
+        with pytest.raises(InvalidInput, match="overflow"):
+            still.upsert(STORED[:3] * lengths)
+        still.upsert(STORED[1:3] * lengths[1:], 1)
+        assert still.ids(STORED[1]) == ["r1", "r2"]
+        assert still.ids(np.zeros(DIMENSIONS, np.float32)) != []
+        with pytest.raises(InvalidInput, match="overflow"):
+            still.search(QUERY * np.float32(1e25))
+
+
 def test_locate_counts_what_a_search_would_read(shared: Stilled) -> None:
     located = searching.locate(shared.collection, SearchQuery(vector=QUERY), prewarm=True)
     assert located.hot_rows + located.warm_rows == 50
