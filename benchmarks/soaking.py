@@ -22,6 +22,7 @@ import numpy as np
 import psutil
 import uvloop
 
+from dataplane import allocator
 from dataplane.config import DataPlaneConfig
 from dataplane.errors import DataPlaneError
 from dataplane.filters import parse_filter
@@ -175,6 +176,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--memory-mb", type=int, required=True)
+    allocator.tune()
     uvloop.run(run(parser.parse_args()))
 
 

@@ -18,10 +18,10 @@ For each collection in turn, one step of the first that is due:
     tidy                         slots of rows that ended are forgotten
     trim                         so is what RocksDB notes of them, once full text and archive have it
 
-Memory is bounded by `memory_bytes` over all collections, as they count it themselves: a row becomes HOT only where there is
-room for it. A graph whose array would have to move to a larger one, without the memory for both, is built anew with all the
-memory that it may have. To leave the graph costs a rebuild sooner or later, so a row that is in it stays until another is
-hotter by `STAY`, which ten hours without access make.
+Memory is bounded by `memory_bytes` over all collections, as they count it themselves (memory.py): a row becomes HOT only
+where there is room for it, and what the writing of a shard takes is kept free. A graph whose array would have to move to a
+larger one, without the memory for both, is built anew with all the memory that it may have. To leave the graph costs a rebuild
+sooner or later, so a row that is in it stays until another is clearly hotter (`CLEARLY`).
 
 A crash in any step leaves what was before it: places are in memory only, and shards and snapshots are written atomically.
 A step that fails is logged and tried again after a pause; a full disk pauses demotion, and rows then stay LOOSE.
@@ -57,11 +57,11 @@ MERGE_FROM = 64
 MERGE_AFTER_S = 0.2
 OVERFLOW_ROWS = 4096  # loose rows are found by their sketches; a shard of fewer is not worth its file
 SHARD_ROWS = 16_384
-SHARD_SHARE = 0.08  # of memory that the rows of a shard take while it is written
+LEAST_SHARD_ROWS = 64  # a row group
+SHARD_SHARE = 0.1  # of memory that the rows of a shard take while it is written; it is kept free for that
 RECORD_BYTES = 512  # about what a row takes then, beside its vector
 SHRINK_SHARE = 0.05  # of memory that is given back beyond what must be
 RESERVE = 1.25  # times the live rows: no graph is made with memory for more
-STAY = 0.1  # of heat
 CLEARLY = 0.4  # of heat: half as many accesses again
 SPARE_SHARE = 0.05  # of the graph, or of free memory, that only promotions use
 DRIFT_SHARE = 0.1  # of the graph that should be exchanged before it is built anew
@@ -79,7 +79,7 @@ EXPIRE_ROWS = 128
 TRIM_EVERY_S = 60.0
 TRIM_ROWS = 4096
 PAUSE_S = 5.0
-GIVE_BACK_EVERY_S = 5.0
+GIVE_BACK_EVERY_S = 10.0
 IDLE_S = 0.05
 
 _log = logging.getLogger(__name__)
@@ -279,7 +279,7 @@ class Keeper:
         if not self._make_room(collection, min(count, MERGE_ROWS)):
             return count >= OVERFLOW_ROWS and self._overflow(collection)
         view = collection.table.view()
-        loose = view.rows[np.flatnonzero((view.place == LOOSE) & view.alive)[:MERGE_ROWS]]
+        loose = view.rows[view.first_at(LOOSE, MERGE_ROWS)]
         rows, vectors = collection.stored_vectors(loose)
         self._into_graph(collection, rows, vectors, to_graph=True)
         collection.leave_out(np.setdiff1d(loose, rows))
@@ -339,8 +339,7 @@ class Keeper:
 
     def _overflow(self, collection: Collection) -> bool:
         view = collection.table.view()
-        loose = np.flatnonzero((view.place == LOOSE) & view.alive)[: self._shard_size(collection)]
-        self.demote(collection, loose)
+        self.demote(collection, view.first_at(LOOSE, SHARD_ROWS))
         return True
 
     def _into_graph(
@@ -464,7 +463,11 @@ class Keeper:
     # Memory
 
     def _free_bytes(self) -> int:
-        self.memory.counted(self.used_bytes(), sum(collection.growing for collection in self._collections()))
+        collections = self._collections()
+        large = [collection for collection in collections if collection.table.live > FLAT_ROWS]
+        writing = max((self._shard_size(one) * _row_bytes(one) for one in large), default=0)
+        used = sum(collection.nbytes for collection in collections)
+        self.memory.counted(used, writing + sum(collection.growing for collection in collections))
         return self.memory.free
 
     def _room(self, collection: Collection, count: int, spare: float = SPARE_SHARE) -> bool:
@@ -479,7 +482,8 @@ class Keeper:
         if not self._room(collection, count, spare):
             return False
         graph = collection.graph
-        if graph is not None and not self.memory.take(graph.growth(count) + graph.moving_bytes(count)):
+        needed = 0 if graph is None else graph.growth(count) + graph.moving_bytes(count)
+        if needed and not self.memory.take(needed):
             self._drop_graph(collection)
             collection.graph = self._reserved_graph(collection)
         return True
@@ -519,8 +523,8 @@ class Keeper:
 
     def _shard_size(self, collection: Collection) -> int:
         """Rows of a shard, all of which are in memory while it is written."""
-        fits = int(self.memory_bytes * SHARD_SHARE) // (4 * collection.dimensions + RECORD_BYTES)
-        return min(max(fits, OVERFLOW_ROWS), SHARD_ROWS)
+        rows = int(self.memory_bytes * SHARD_SHARE) // _row_bytes(collection)
+        return min(max(rows, LEAST_SHARD_ROWS), SHARD_ROWS)
 
     def _make_warm(self, collection: Collection, rows: NDArray[np.uint64]) -> None:
         with collection.lock:
@@ -567,24 +571,26 @@ class Keeper:
             view, heat = collection.table.view(), collection.table.heat()
         warm = np.flatnonzero(view.alive & (view.place == WARM))
         hot = np.flatnonzero(view.alive & (view.place == HOT))
-        warm = warm[np.argsort(-heat[warm], kind="stable")]
-        coldest = np.sort(heat[hot])
-        pairs = min(len(warm), len(coldest))
-        drift = int(np.count_nonzero(heat[warm[:pairs]] > coldest[:pairs] + CLEARLY))
-        wanted = warm[:PROMOTE_ROWS]
-        if len(coldest):
-            wanted = wanted[heat[wanted] > coldest[0] + CLEARLY]
+        wanted = warm
+        if len(warm) > PROMOTE_ROWS:
+            wanted = warm[np.argpartition(heat[warm], len(warm) - PROMOTE_ROWS)[-PROMOTE_ROWS:]]
+        if len(hot):
+            wanted = wanted[heat[wanted] > heat[hot].min() + CLEARLY]
         if len(wanted) and self._make_room(collection, len(wanted), spare=0):
             rows, vectors = collection.stored_vectors(view.rows[wanted])
             self._into_graph(collection, rows, vectors, to_graph=True)
             self.counts.promoted += len(rows)
             return True
-        if drift < max(DRIFT_SHARE * len(hot), MERGE_ROWS) or now - due.reshuffled_at < RESHUFFLE_EVERY_S:
+        if now - due.reshuffled_at < RESHUFFLE_EVERY_S:
+            return False
+        warm = warm[np.argsort(-heat[warm], kind="stable")]
+        hot = hot[np.argsort(heat[hot], kind="stable")]
+        pairs = min(len(warm), len(hot))
+        drift = int(np.count_nonzero(heat[warm[:pairs]] > heat[hot[:pairs]] + CLEARLY))
+        if drift < max(DRIFT_SHARE * len(hot), MERGE_ROWS):
             return False
         due.reshuffled_at = now
-        self._reshuffle(
-            collection, view.rows[warm[:drift]], view.rows[hot[np.argsort(heat[hot], kind="stable")[:drift]]]
-        )
+        self._reshuffle(collection, view.rows[warm[:drift]], view.rows[hot[:drift]])
         return True
 
     def _reshuffle(self, collection: Collection, hotter: NDArray[np.uint64], colder: NDArray[np.uint64]) -> None:
@@ -670,8 +676,14 @@ class Keeper:
         with collection.lock:
             view = collection.table.view()
             accesses, hours = collection.table.accessed()
-            heat = np.stack([view.rows.astype(np.float64), accesses.astype(np.float64), hours.astype(np.float64)])
-            heat = heat[:, view.alive]
+            live = np.flatnonzero(view.alive)
+            heat = np.empty((3, len(live)), np.float64)
+            heat[0], heat[1], heat[2] = view.rows[live], accesses[live], hours[live]
         saved = snapshot.save(collection.folder, seq, collection.graph, heat)
         due.snapshot_seq, due.snapshot_nodes, due.snapshot_at = seq, saved.nodes, time.monotonic()
         self.counts.snapshots += 1
+
+
+def _row_bytes(collection: Collection) -> int:
+    """About what a row takes in memory while its shard is written."""
+    return 4 * collection.dimensions + RECORD_BYTES

@@ -106,6 +106,17 @@ class _Search:
             found.append(slots[self.allowed(slots)])
         return np.concatenate(found)
 
+    def near(self, place: int, count: int) -> Slots:
+        """The `count` slots at a place that hold a row that may be in the answer and are probably the best."""
+        view, places = self.view, self.view.table.place
+        if view.sketcher is None:
+            return self.at(place)
+        best = Best(view, self.vector, count)
+        for start in range(0, len(places), SCANNED):
+            slots = start + np.flatnonzero(places[start : start + SCANNED] == place)
+            best.add(slots[self.allowed(slots)])
+        return best.slots()
+
     def candidates(self, a_hit: int, least: int) -> int:
         """How many rows the sketches should propose."""
         return max(a_hit * self.k, least) * max(SURE_BITS // len(self.vector), 1)
@@ -169,9 +180,8 @@ def _hot(search: _Search, graph: Graph) -> None:
 
 def _loose(search: _Search) -> None:
     view = search.view
-    slots = search.at(LOOSE)
-    if not search.wanted.exact:
-        slots = best_by_sketch(view, search.vector, slots, search.candidates(CANDIDATES, LEAST_CANDIDATES))
+    count = search.candidates(CANDIDATES, LEAST_CANDIDATES)
+    slots = search.at(LOOSE) if search.wanted.exact else search.near(LOOSE, count)
     for start in range(0, len(slots), CHUNK):
         if search.late():
             return
@@ -181,9 +191,8 @@ def _loose(search: _Search) -> None:
 
 def _warm(search: _Search) -> None:
     view = search.view
-    slots = search.at(WARM)
-    if not search.wanted.exact:
-        slots = best_by_sketch(view, search.vector, slots, search.candidates(WARM_CANDIDATES, LEAST_WARM_CANDIDATES))
+    count = search.candidates(WARM_CANDIDATES, LEAST_WARM_CANDIDATES)
+    slots = search.at(WARM) if search.wanted.exact else search.near(WARM, count)
     for group in np.unique(view.table.group[slots]).tolist():
         if search.late():
             return
@@ -192,17 +201,52 @@ def _warm(search: _Search) -> None:
         search.add(WARM, view.table.slots_of(rows), exact_scores(search.vector, vectors, view.metric))
 
 
+class Best:
+    """Keeps the `count` slots that are probably the best of those that are added, a part at a time."""
+
+    def __init__(self, view: CollectionView, vector: Floats, count: int) -> None:
+        assert view.sketcher is not None
+        self._table, self._l2, self._count = view.table, view.metric == "l2", count
+        self._query = view.sketcher.query(vector)
+        self._slots: list[Slots] = []
+        self._estimates: list[Floats] = []
+        self._waiting = 0
+
+    def add(self, slots: Slots) -> None:
+        """Look at some slots more."""
+        if not len(slots):
+            return
+        table = self._table
+        near = self._query.estimate(table.sketches[:, slots], table.factors[slots])
+        self._slots.append(slots)
+        self._estimates.append(2 * near - table.squares[slots] if self._l2 else near)
+        self._waiting += len(slots)
+        if self._waiting > self._count + 4 * SCANNED:
+            self._reduce()
+
+    def _reduce(self) -> None:
+        slots, estimates = np.concatenate(self._slots), np.concatenate(self._estimates)
+        if len(slots) > self._count:
+            best = np.argpartition(-estimates, self._count - 1)[: self._count]
+            slots, estimates = slots[best], estimates[best]
+        self._slots, self._estimates, self._waiting = [slots], [estimates], 0
+
+    def slots(self) -> Slots:
+        """The best of all, rising."""
+        if not self._slots:
+            return np.empty(0, np.int64)
+        self._reduce()
+        return np.sort(self._slots[0])
+
+
 def best_by_sketch(view: CollectionView, vector: Floats, slots: Slots, count: int) -> Slots:
     """The `count` of `slots` that are probably the best, rising."""
-    table = view.table
     if len(slots) <= count or view.sketcher is None:
         return slots
-    query, estimates = view.sketcher.query(vector), np.empty(len(slots), np.float32)
+    best = Best(view, vector, count)
     for start in range(0, len(slots), SCANNED):
-        part = slots[start : start + SCANNED]
-        near = query.estimate(table.sketches[:, part], table.factors[part])
-        estimates[start : start + SCANNED] = 2 * near - table.squares[part] if view.metric == "l2" else near
-    return np.sort(slots[np.argpartition(-estimates, count - 1)[:count]])
+        best.add(slots[start : start + SCANNED])
+    return best.slots()
 
 
 def _merged(search: _Search) -> Found:

@@ -12,6 +12,7 @@ Rows that were inserted after `seq` are not in the graph; those that ended since
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from pathlib import Path
 
@@ -59,18 +60,31 @@ class Loaded(Struct, frozen=True):
 def save(folder: Path, seq: int, graph: Graph | None, heat: NDArray[np.float64]) -> Snapshot:
     """Write a snapshot, and remove what the one before it left. Raises StorageFull, Unavailable."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    files = [_saved(folder, f"heat-{seq}.npy", lambda path: _save_array(path, heat))]
+    files: list[SnapshotFile] = []
     nodes = 0
-    if graph is not None:
-        rows = graph.rows.copy()
-        nodes = len(rows)
-        files.append(_saved(folder, f"rows-{seq}.npy", lambda path: _save_array(path, rows)))
-        files.append(_saved(folder, f"graph-{seq}.faiss", graph.save))
-    snapshot = Snapshot(seq, nodes, tuple(files))
-    snapshot = msgspec.structs.replace(snapshot, sha256=_sum(snapshot))
-    write_bytes(folder / POINTER, msgspec.json.encode(snapshot))
+    try:
+        files.append(_saved(folder, f"heat-{seq}.npy", lambda path: _save_array(path, heat)))
+        if graph is not None:
+            rows = graph.rows.copy()
+            nodes = len(rows)
+            files.append(_saved(folder, f"rows-{seq}.npy", lambda path: _save_array(path, rows)))
+            files.append(_saved(folder, f"graph-{seq}.faiss", graph.save))
+        snapshot = Snapshot(seq, nodes, tuple(files))
+        snapshot = msgspec.structs.replace(snapshot, sha256=_sum(snapshot))
+        write_bytes(folder / POINTER, msgspec.json.encode(snapshot))
+    except DataPlaneError:
+        _take_back(folder, files)
+        raise
     remove_stray(folder, snapshot)
     return snapshot
+
+
+def _take_back(folder: Path, files: list[SnapshotFile]) -> None:
+    """On a full disk what was written already would only take space. Files that the pointer names stay."""
+    with contextlib.suppress(DataPlaneError):
+        there = read(folder)
+        named = {file.name for file in there.files} if there else set()
+        remove_files(folder, [file.name for file in files if file.name not in named])
 
 
 def _saved(folder: Path, name: str, write: object) -> SnapshotFile:

@@ -32,6 +32,7 @@ HOUR_MS = 3_600_000
 NEVER_MS = int(np.iinfo(np.int64).max)
 _DECAY = -math.log(0.99)
 _FIRST = 256
+SCANNED = 65_536
 GROWTH = 8  # it grows by this part of it
 _COLUMNS = np.dtype(
     [
@@ -80,6 +81,17 @@ class TableView(Struct, frozen=True, kw_only=True):
         """The same for some slots, shape [n]; false for -1."""
         live: NDArray[np.bool_] = (slots >= 0) & self.alive[slots] & (self.expires_ms[slots] > now_ms)
         return live
+
+    def first_at(self, place: int, count: int) -> Slots:
+        """The first `count` slots of live rows at a place, rising."""
+        found, have = [np.empty(0, np.int64)], 0
+        for start in range(0, len(self.rows), SCANNED):
+            part = slice(start, start + SCANNED)
+            found.append(start + np.flatnonzero((self.place[part] == place) & self.alive[part]))
+            have += len(found[-1])
+            if have >= count:
+                break
+        return np.concatenate(found)[:count]
 
     def slots_of(self, rows: Rows) -> Slots:
         """The slots of row numbers, shape [n]; -1 for those that have none."""

@@ -25,7 +25,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from dataplane.clusters import cluster
-from dataplane.errors import Closed, Damaged, DataPlaneError, UnsupportedFormat
+from dataplane.errors import Closed, Damaged, DataPlaneError, StorageFull, UnsupportedFormat
 from dataplane.files import remove_files, remove_leftovers, write_bytes
 from dataplane.shards import Shard, ShardEntry, ShardMeta, ShardRows, write_shard
 
@@ -182,8 +182,14 @@ class WarmShards:
         shard = self._shards.pop(name)
         first = self._first.pop(name)
         self._groups[first : first + len(shard.entry.groups)] = [None] * len(shard.entry.groups)
-        self.write_manifest()
         shard.close()
+        try:
+            self.write_manifest()
+        except (
+            StorageFull
+        ):  # the file goes first: a manifest that names one that is missing is no harm, and this gives space
+            remove_files(self._folder, [name])
+            self.write_manifest()
         remove_files(self._folder, [name])
 
     def holding(self, ids: Collection[str]) -> list[str]:

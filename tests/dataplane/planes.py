@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def exact(
 
 
 async def recall(
-    plane: DataPlane, stored: np.ndarray[Any, Any], queries: Sequence[Any], *, alive: Any = None, **options: Any
+    plane: DataPlane, stored: np.ndarray[Any, Any], queries: Any, *, alive: Any = None, **options: Any
 ) -> tuple[float, list[SearchResult]]:
     """Recall@10 over all queries, and the results. `alive`: which of `stored` are there, shape [n]."""
     found, results = 0, []

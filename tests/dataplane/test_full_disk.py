@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dataplane import snapshot
 from dataplane.errors import DataPlaneError, StorageFull, Unavailable
 from dataplane.rows import Row, SearchQuery
 from dataplane.store import DataPlane, opened
@@ -137,6 +138,32 @@ async def test_demotion_and_snapshots_pause_on_a_full_disk_and_say_so(disk: Path
         plane.keeper.memory_bytes = ample
         share, _ = await recall(plane, stored, queries, exact=True)
         assert share == 1.0
+        assert problems(plane) == []
+
+
+async def test_what_cannot_be_written_is_taken_back_and_what_is_removed_gives_space(disk: Path) -> None:
+    stored, queries = vectors(3000), vectors(10, seed=9)
+    async with opened(config(disk / "data")) as plane:
+        await filled(plane, stored)
+        await plane.settle(TENANT, NAME)
+        (collection,) = plane.open_collections()
+        with plane.keeper.held():
+            await asyncio.to_thread(plane.keeper.demote, collection, np.arange(0, 3000, 2))
+            await asyncio.to_thread(collection.touch, np.arange(1, 3000, dtype=np.uint64), 500_000.0)
+            before = {path.name for path in collection.folder.iterdir()}
+            fill_up(disk)
+            with pytest.raises(StorageFull):
+                await asyncio.to_thread(plane.keeper.save_snapshot, collection)
+            assert {path.name for path in collection.folder.iterdir()} == before
+            assert snapshot.verify(collection.folder) == []
+            (entry,) = collection.shards.entries
+            await asyncio.to_thread(plane.keeper.abandon_shard, collection, entry.name, "")
+            assert collection.shards.entries == ()
+            assert os.statvfs(disk).f_bavail > 0
+            free(disk)
+        share, _ = await recall(plane, stored, queries)
+        assert share >= 0.98
+        await plane.settle(TENANT, NAME)
         assert problems(plane) == []
 
 

@@ -259,13 +259,14 @@ def test_promotion_is_bounded_in_rate(hot: Stilled, monkeypatch: pytest.MonkeyPa
 def test_without_room_hot_and_warm_rows_are_exchanged_once_many_are_on_the_wrong_side(hot: Stilled) -> None:
     hot.keeper.demote(hot.collection, np.arange(900))
     hot.keeper._drop_graph(hot.collection)
-    hot.keeper.memory_bytes = hot.keeper.used_bytes() + int(950 * NODE * 1.06)
+    hot.keeper.memory_bytes = int((hot.keeper.used_bytes() + 950 * NODE) * 1.2)
     hot.work()
     assert hot.counts[HOT] >= 700
     assert hot.counts[WARM] == 900
     wanted = [f"r{n}" for n in range(500)]
     warm_up(hot, wanted)
-    hot.keeper.memory_bytes = hot.keeper.used_bytes() - 100  # even what is promoted has no room
+    taken = hot.keeper.used_bytes() + hot.collection.growing
+    hot.keeper.memory_bytes = int(taken / (1 - keeper_module.SHARD_SHARE)) + 1000  # even what is promoted has no room
     assert hot.collection.graph is not None
     due_again(hot)
     before = hot.keeper.counts.promoted

@@ -4,7 +4,10 @@ import asyncio
 import contextlib
 from pathlib import Path
 
+import numpy as np
+
 from dataplane.catalog import stored_collections
+from dataplane.collection import hour_now
 from dataplane.errors import NotFound
 from dataplane.rows import CollectionSpec, SearchQuery
 from dataplane.store import opened
@@ -73,6 +76,47 @@ async def test_a_collection_that_is_made_again_has_nothing_of_the_old_one(tmp_pa
             assert [problem.what for one in plane.open_collections() for problem in verify(one)] == []
             await plane.drop_collection(TENANT, NAME)
         assert list(plane.rocks.scan("dead", b"")) == []
+
+
+async def test_a_row_that_left_the_graph_and_came_back_is_there_once_after_a_restart(tmp_path: Path) -> None:
+    stored = vectors(2000)
+    async with opened(config(tmp_path)) as plane:
+        await filled(plane, stored)
+        await plane.settle(TENANT, NAME)
+        (collection,) = plane.open_collections()
+        with plane.keeper.held():
+            await asyncio.to_thread(plane.keeper.demote, collection, np.arange(500))
+            for _ in range(5):
+                collection.touch(collection.table.view().rows[:500], hour_now())
+        async with asyncio.timeout(20):
+            while collection.counts()[3]:  # warm ones become hot again, for there is room
+                await asyncio.sleep(0.05)
+        assert collection.graph is not None
+        assert len(collection.graph) == 2500
+        with plane.keeper.held():
+            await asyncio.to_thread(plane.keeper.save_snapshot, collection)
+    async with opened(config(tmp_path)) as plane:
+        (status,) = plane.status().collections
+        assert (status.rows, status.hot, status.graph_masked) == (2000, 2000, 500)
+        for number in range(0, 500, 25):
+            hits = (await plane.search(TENANT, NAME, SearchQuery(vector=stored[number], k=20))).hits
+            assert len({hit.id for hit in hits}) == 20
+            assert hits[0].id == f"r{number}"
+        assert [problem.what for one in plane.open_collections() for problem in verify(one)] == []
+
+
+async def test_the_full_text_never_claims_a_command_that_it_has_not_seen(tmp_path: Path) -> None:
+    async with opened(config(tmp_path)) as plane:
+        await plane.create_collection(TENANT, NAME, CollectionSpec(dimensions=DIMENSIONS))
+        (collection,) = plane.open_collections()
+        assert collection.text is not None
+        await asyncio.to_thread(plane.indexer.stop)
+        async with asyncio.TaskGroup() as group:  # many commands in one batch of the writer
+            for number in range(20):
+                group.create_task(plane.upsert(TENANT, NAME, rows(vectors(2, seed=number), start=2 * number)))
+        pending = list(collection.text._pending)
+        assert [seq for _, _, seq in pending] == [max(row for row, _ in added) for added, _, _ in pending]
+        assert pending[-1][2] == collection.published == 40
 
 
 async def test_what_ended_is_forgotten_once_the_full_text_has_it(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ async def test_two_rows_with_one_id_in_a_call_leave_the_later(plane: DataPlane) 
     assert await plane.upsert(TENANT, NAME, [Row(id="a", vector=stored[0]), Row(id="a", vector=stored[1])]) == 1
     (row,) = await plane.get(TENANT, NAME, ["a"], vectors=True)
     assert row is not None
+    assert row.vector is not None
     np.testing.assert_allclose(row.vector, stored[1], atol=1e-6)
 
 
