@@ -47,7 +47,6 @@ from dataplane.commands import Expire, Forget
 from dataplane.errors import Closed, DataPlaneError
 from dataplane.graph import Graph, node_bytes
 from dataplane.memory import Memory
-from dataplane.records import RowRecord
 from dataplane.shards import ShardMeta, ShardRows
 from dataplane.table import FRESH, HOT, LOOSE, WARM, Slots
 from dataplane.writer import Command
@@ -544,22 +543,24 @@ class Keeper:
         """The stored content of rows; those that ended meanwhile are left out."""
         numbers = np.empty(len(rows), np.uint64)
         vectors = np.empty((len(rows), collection.dimensions), np.float32)
-        records: list[RowRecord] = []
+        count = 0
+        ids: list[str] = []
+        texts: list[str] = []
+        attributes: list[bytes] = []
+        expires: list[int] = []
         for start in range(0, len(rows), MERGE_ROWS):
             have, part = collection.stored_vectors(rows[start : start + MERGE_ROWS])
             found = collection.row_records(have.tolist())
             keep = np.array([record is not None for record in found], np.bool_)
-            here = slice(len(records), len(records) + int(keep.sum()))
+            here = slice(count, count + int(keep.sum()))
             numbers[here], vectors[here] = have[keep], part[keep]
-            records += filter(None, found)
-        return ShardRows(
-            numbers[: len(records)],
-            vectors[: len(records)],
-            [record.id for record in records],
-            [record.text or "" for record in records],
-            [msgspec.json.encode(record.attributes) for record in records],
-            np.array([record.expires_ms or 0 for record in records], np.int64),
-        )
+            count = here.stop
+            for record in filter(None, found):
+                ids.append(record.id)
+                texts.append(record.text or "")
+                attributes.append(msgspec.json.encode(record.attributes))
+                expires.append(record.expires_ms or 0)
+        return ShardRows(numbers[:count], vectors[:count], ids, texts, attributes, np.array(expires, np.int64))
 
     def _promote(self, collection: Collection, due: _Due) -> bool:
         """The hottest warm rows become hot, at most PROMOTE_ROWS a second; or the graph is built anew, if that is worth it."""

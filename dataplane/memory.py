@@ -16,6 +16,8 @@ from dataplane.config import DataPlaneConfig
 MIB = 1 << 20
 ROCKS_SHARE = 8  # of the memory, RocksDB's caches and buffers have one part
 ROCKS_LEAST, ROCKS_MOST = 16 * MIB, 512 * MIB
+WORKING_SHARE = 6  # another is left for what is not counted: searches, full text, queues, and what freed memory leaves behind
+WORKING_MOST = 64 * MIB
 
 
 class Memory:
@@ -61,5 +63,10 @@ def memory_bytes(config: DataPlaneConfig) -> int:
 
 
 def rocks_share(memory: int) -> int:
-    """RocksDB's part of all memory, bytes; collections have the rest."""
+    """RocksDB's part of all memory, bytes."""
     return min(max(memory // ROCKS_SHARE, ROCKS_LEAST), ROCKS_MOST)
+
+
+def collections_share(memory: int) -> int:
+    """What all collections together may take of all memory, bytes."""
+    return memory - rocks_share(memory) - min(memory // WORKING_SHARE, WORKING_MOST)

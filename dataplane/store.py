@@ -1,6 +1,7 @@
 """DataPlane: the only door. Opens everything in order, and closes it in the opposite one.
 
     <path>/rocks/                      RocksDB, the truth
+    <path>/reserve                     space with which it opens on a full disk
     <path>/derived/<tenant>-<number>/  of each collection: graph snapshot, warm shards, full text; can all be removed
 
 Open: RocksDB (which locks the folder), collections from it, writer, keeper, indexer, archive. Close: no new commands, the
@@ -37,7 +38,7 @@ from dataplane.errors import Closed, DataPlaneError, InvalidInput, NotFound, Una
 from dataplane.gauges import Gauges
 from dataplane.indexer import Indexer, TextFeed
 from dataplane.keeper import Keeper
-from dataplane.memory import memory_bytes, rocks_share
+from dataplane.memory import collections_share, memory_bytes, rocks_share
 from dataplane.planestatus import PlaneStatus, SearchCounts, state_status
 from dataplane.records import CollectionRecord
 from dataplane.reserve import Reserve
@@ -70,7 +71,7 @@ class DataPlane:
         self._collections: dict[tuple[str, str], Collection] = {}
         self.writer = Writer(rocks, config.ring_rows)
         self.state = StateStore(rocks, self.writer)
-        self.keeper = Keeper(self.open_collections, self._submit_from_thread, memory_bytes - rocks_share(memory_bytes))
+        self.keeper = Keeper(self.open_collections, self._submit_from_thread, collections_share(memory_bytes))
         self.indexer = Indexer(self._feeds)
         self.cold = ColdTier(
             rocks, config.cold, default_cold_folder(folder), config.archive_every_s, self.open_collections

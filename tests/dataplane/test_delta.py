@@ -76,3 +76,23 @@ def test_a_delta_through_which_many_rows_go_does_not_grow() -> None:
         delta.drop(100)
     assert delta.view().rows.tolist() == list(range(20_001, 20_501))
     assert delta.nbytes <= 1100 * 20
+
+
+def test_what_growth_foretells_is_what_appending_takes() -> None:
+    delta = Delta(3, 1000)
+    for first in range(1, 900, 37):
+        before, foretold = delta.nbytes, delta.growth(37)
+        add(delta, first, 37)
+        assert delta.nbytes - before == foretold
+
+
+def test_only_rows_that_are_wanted_are_kept_and_views_keep_all() -> None:
+    delta = filled(10)
+    delta.drop(2)
+    view = delta.view()
+    delta.keep(view.rows % 2 == 0)
+    assert delta.view().rows.tolist() == [4, 6, 8, 10]
+    assert (delta.view().vectors == delta.view().rows.astype(np.float32)[:, None]).all()
+    add(delta, 11, 1)
+    assert delta.view().rows.tolist() == [4, 6, 8, 10, 11]
+    assert view.rows.tolist() == list(range(3, 11))

@@ -3,7 +3,7 @@
 import threading
 
 from dataplane.config import DataPlaneConfig
-from dataplane.memory import MIB, Memory, memory_bytes, rocks_share
+from dataplane.memory import MIB, Memory, collections_share, memory_bytes, rocks_share
 
 
 def test_what_is_kept_back_for_tables_only_tables_take() -> None:
@@ -47,3 +47,4 @@ def test_the_cap_is_what_is_configured_or_follows_the_machine() -> None:
     assert memory_bytes(DataPlaneConfig(hot_layer_mem_mb=200)) == 200 * MIB
     assert 64 * MIB <= memory_bytes(DataPlaneConfig()) <= 12_288 * MIB
     assert [rocks_share(size * MIB) // MIB for size in (64, 200, 12_288)] == [16, 25, 512]
+    assert [collections_share(size * MIB) // MIB for size in (64, 200, 12_288)] == [37, 141, 11_712]

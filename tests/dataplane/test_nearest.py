@@ -14,6 +14,7 @@ import pytest
 
 from dataplane import nearest as nearest_module
 from dataplane.graph import exact_scores
+from dataplane.nearest import best_by_sketch
 from dataplane.rows import Metric
 from dataplane.table import FRESH, HOT, LOOSE, WARM
 from tests.dataplane.planes import DIMENSIONS, vectors
@@ -285,3 +286,19 @@ def test_a_search_that_began_before_rows_moved_misses_none_of_them(
     assert found / 150 >= 0.99
     ids, _ = found_ids(one.view, QUERIES[0], exact=True)
     assert ids == true_order(QUERIES[0], allowed=allowed)[:10]
+
+
+@pytest.mark.parametrize("metric", ["cosine", "l2"])
+def test_looking_at_slots_in_parts_gives_the_best_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: Metric
+) -> None:
+    with stilled(tmp_path, DIMENSIONS, metric=metric) as still:
+        still.upsert(vectors(3000))
+        still.work()
+        with still.keeper.held():
+            still.keeper._drop_graph(still.collection)
+        view, query, every = still.collection.view(), vectors(1, seed=9)[0], np.arange(3000)
+        whole = best_by_sketch(view, query, every, 50)
+        monkeypatch.setattr("dataplane.nearest.SCANNED", 100)
+        assert best_by_sketch(view, query, every, 50).tolist() == whole.tolist()
+        assert len(whole) == 50

@@ -157,3 +157,35 @@ def test_any_sequence_of_changes_leaves_what_a_simple_model_has(seed: int) -> No
     assert view.counts == tuple(sum(place == at for _, place in model.values()) for at in range(4))
     assert made.live == len(model)
     assert made.nbytes > 0
+
+
+def test_what_growth_foretells_is_about_what_appending_takes() -> None:
+    made = Table(4)
+    for first in range(1, 9000, 260):
+        before, foretold = made.nbytes, made.growth(130)
+        add(made, 130, first)
+        assert 0 <= made.nbytes - before - foretold <= 130 * 8  # the ids
+    assert made.growing >= made.growth(len(made) // 16)
+
+
+def test_the_first_rows_at_a_place_are_found_across_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dataplane.table.SCANNED", 4)
+    made = table(15)
+    made.move(slots(1, 2, 6, 9, 14), LOOSE)
+    made.end(slots(2))
+    view = made.view()
+    assert view.first_at(LOOSE, 3).tolist() == [1, 6, 9]
+    assert view.first_at(LOOSE, 99).tolist() == [1, 6, 9, 14]
+    assert view.first_at(WARM, 5).tolist() == []
+    assert view.first_at(FRESH, 0).tolist() == []
+
+
+def test_a_table_of_some_slots_has_their_ids_however_long_they_are() -> None:
+    made = Table(1)
+    ids = ["", "a", "上海", "x" * 500, "b", "é"]
+    made.append(np.arange(1, 7, dtype=np.uint64), ids, [None] * 6, 1.0)
+    kept = made.kept(slots(0, 2, 3, 5))
+    assert [kept.id(slot) for slot in range(4)] == ["", "上海", "x" * 500, "é"]
+    kept.append(np.array([9], np.uint64), ["new"], [None], 1.0)
+    assert kept.id(4) == "new"
+    assert [made.kept(slots()).live, len(made.kept(slots()))] == [0, 0]
