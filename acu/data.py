@@ -25,6 +25,7 @@ from agentflow.library.refusals import DataUnavailable
 from dataplane.errors import DataPlaneError
 
 if TYPE_CHECKING:
+    from agentflow.library.embedder import Embedder
     from agentflow.library.extraction import Extractor
     from agentflow.library.library import Library
     from agentflow.service import Service
@@ -124,18 +125,18 @@ class Data:
     async def _open_library(self, embedder: str) -> None:
         assert self.plane is not None
         assert self._tasks is not None
-        parts = await asyncio.to_thread(_library_parts)
+        embedder_kind, extractor_kind, library_kind = await asyncio.to_thread(_library_parts)
         try:
             tokenizer = await self._service.tokenizer(embedder)
         except Refused as error:
             raise DataUnavailable(str(error), retry_after_s=error.retry_after_s) from error
         special = len(tokenizer.encode("", add_special_tokens=True))
-        self._extractor = self._extractor or parts.extractor()
-        library = await parts.library.open(
+        self._extractor = self._extractor or extractor_kind()
+        library = await library_kind.open(
             self.plane,
             self.plane.state,
             self._folder / "library",
-            parts.embedder(self._service, embedder, tokenizer.spans, special),
+            embedder_kind(self._service, embedder, tokenizer.spans, special),
             self._extractor,
             self._config.library,
         )
@@ -153,7 +154,7 @@ class Data:
                 await asyncio.Event().wait()
         except Exception as error:  # noqa: BLE001 - a defect there must not end the daemon
             self._fail(f"the library failed, and needs a restart of the daemon: {error!r}", error)
-            self._library, self._closing = None, True
+            self._library, self._failed_at = None, math.inf  # it is not tried again
             if not started.done():
                 started.set_exception(DataUnavailable(str(error), retry_after_s=RETRY_S))
 
@@ -182,21 +183,13 @@ class Data:
         return {"state": "open", "folder": str(self._folder), "why": self.failure, "plane": plane}
 
 
-class _Parts:
+def _library_parts() -> tuple[type[Embedder], type[Extractor], type[Library]]:
     """The classes of the library, which bring everything heavy with them."""
+    from agentflow.library.embedder import Embedder
+    from agentflow.library.extraction import Extractor
+    from agentflow.library.library import Library
 
-    def __init__(self) -> None:
-        from agentflow.library.embedder import Embedder
-        from agentflow.library.extraction import Extractor
-        from agentflow.library.library import Library
-
-        self.embedder = Embedder
-        self.extractor = Extractor
-        self.library = Library
-
-
-def _library_parts() -> _Parts:
-    return _Parts()
+    return Embedder, Extractor, Library
 
 
 def _data_plane() -> type[DataPlane]:

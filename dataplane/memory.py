@@ -16,9 +16,7 @@ from dataplane.config import DataPlaneConfig
 MIB = 1 << 20
 ROCKS_SHARE = 8  # of the memory, RocksDB's caches and buffers have one part
 ROCKS_LEAST, ROCKS_MOST = 16 * MIB, 512 * MIB
-WORKING_SHARE = (
-    6  # another is left for what is not counted: searches, full text, queues, and what freed memory leaves behind
-)
+WORKING_SHARE = 6  # another is left for what is not counted: searches, full text, queues, what freed memory leaves
 WORKING_MOST = 64 * MIB
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,18 @@ A library card costs twelve euros a year. Children pay nothing.
 CHINESE = "上海明天的天气晴 最高二十度。".encode()
 
 
-def client(running: RunningDaemon, key: str = "none") -> OpenAI:
-    return OpenAI(base_url=f"{running.url}/v1", api_key=key, max_retries=0, timeout=60)
+Clients = Callable[..., OpenAI]
+
+
+@pytest.fixture
+def client() -> Iterator[Clients]:
+    """Makes the client of a daemon and a key; all are closed at the end."""
+    with contextlib.ExitStack() as opened:
+
+        def make(running: RunningDaemon, key: str = "none") -> OpenAI:
+            return opened.enter_context(OpenAI(base_url=f"{running.url}/v1", api_key=key, max_retries=0, timeout=60))
+
+        yield make
 
 
 def filled_store(api: OpenAI) -> tuple[str, str]:
@@ -48,7 +60,9 @@ def found(api: OpenAI, store: str, query: str, **options: Any) -> list[str]:
     return [hit.filename for hit in api.vector_stores.search(store, query=query, **options).data]
 
 
-def test_a_daemon_that_nobody_gives_anything_to_keep_makes_no_folder(daemon: DaemonFactory, tmp_path: Path) -> None:
+def test_a_daemon_that_nobody_gives_anything_to_keep_makes_no_folder(
+    daemon: DaemonFactory, client: Clients, tmp_path: Path
+) -> None:
     running = daemon()
     data = running.status()["daemon"]["data"]
     assert (data["state"], data["why"]) == ("not used yet", None)
@@ -60,7 +74,9 @@ def test_a_daemon_that_nobody_gives_anything_to_keep_makes_no_folder(daemon: Dae
     assert Path(data["folder"]).is_relative_to(tmp_path)
 
 
-def test_what_was_uploaded_is_found_by_words_and_attributes_and_after_a_restart(daemon: DaemonFactory) -> None:
+def test_what_was_uploaded_is_found_by_words_and_attributes_and_after_a_restart(
+    daemon: DaemonFactory, client: Clients
+) -> None:
     running = daemon()
     store, file = filled_store(client(running))
     assert found(client(running), store, "What does a library card cost?", max_num_results=1) == ["library.md"]
@@ -76,7 +92,7 @@ def test_what_was_uploaded_is_found_by_words_and_attributes_and_after_a_restart(
     assert found(client(again), store, "library card") == ["weather.txt"]
 
 
-def test_after_a_kill_everything_that_was_told_is_there(daemon: DaemonFactory) -> None:
+def test_after_a_kill_everything_that_was_told_is_there(daemon: DaemonFactory, client: Clients) -> None:
     running = daemon()
     store, _ = filled_store(client(running))
     running.signal(signal.SIGKILL)
@@ -89,7 +105,7 @@ def test_after_a_kill_everything_that_was_told_is_there(daemon: DaemonFactory) -
     assert len(client(again).files.list().data) == 2
 
 
-def test_a_second_key_sees_nothing_of_the_first(daemon: DaemonFactory, tmp_path: Path) -> None:
+def test_a_second_key_sees_nothing_of_the_first(daemon: DaemonFactory, client: Clients, tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     entries = [
         {"name": name, "key": f"sk-{name}-0123456789abcdef", "tenant": name, "scopes": ["inference"]}
@@ -119,7 +135,7 @@ def test_a_second_key_sees_nothing_of_the_first(daemon: DaemonFactory, tmp_path:
     assert found(ours, store, "library card", max_num_results=1) == ["library.md"]
 
 
-def test_two_daemons_on_one_folder_of_data_are_told_so(daemon: DaemonFactory) -> None:
+def test_two_daemons_on_one_folder_of_data_are_told_so(daemon: DaemonFactory, client: Clients) -> None:
     first = daemon()
     client(first).vector_stores.create(name="one")
     second = daemon()
