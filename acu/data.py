@@ -196,5 +196,7 @@ def _data_plane() -> type[DataPlane]:
     # It tells of each build of itself that it does not find.
     logging.getLogger("faiss.loader").setLevel(logging.WARNING)
     from dataplane import DataPlane
+    from dataplane.tuning import tune_process
 
+    tune_process()
     return DataPlane

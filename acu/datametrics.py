@@ -37,6 +37,7 @@ def data_metrics(status: PlaneStatus) -> Iterator[Metric]:
     yield from _writing(status)
     yield from _searching(status)
     yield from _keeping(status)
+    yield from _history(status)
     yield from _archiving(status)
 
 
@@ -119,6 +120,18 @@ def _keeping(status: PlaneStatus) -> Iterator[Metric]:
     yield _counter("acu_data_graph_rebuilds", "Graphs built anew.", keeper.rebuilds)
     yield _counter("acu_data_snapshots", "Snapshots written.", keeper.snapshots)
     yield _counter("acu_data_keeper_failures", "Steps of the keeper that failed.", keeper.failures)
+
+
+def _history(status: PlaneStatus) -> Iterator[Metric]:
+    history = status.history
+    yield _gauge("acu_data_history_events", "Events in the history, beside the database.", history.rows)
+    yield _gauge("acu_data_history_bytes", "Bytes of its files.", history.bytes)
+    yield _gauge("acu_data_history_shards", "Its files.", history.shards)
+    yield _gauge("acu_data_history_problems", "What keeps some of it from being read or moved.", len(history.problems))
+    yield _counter("acu_data_history_moved", "Events moved into it.", history.moved)
+    yield _counter(
+        "acu_data_history_removed", "Events removed from it: dropped, trimmed or too old.", history.forgotten
+    )
 
 
 def _archiving(status: PlaneStatus) -> Iterator[Metric]:

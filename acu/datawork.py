@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec.structs import replace
 
 from acu.http.library import LibrarySource
 from acu.http.wire.data import ArchiveBody, BackupBody, DataWork, VerifyBody
@@ -50,6 +49,7 @@ async def perform(plane: DataPlane, work: DataWork, told: Told, library: Library
         report = await plane.cold.archive_now(archived, restart=work.restart)
         return {
             "rows": report.rows,
+            "files": report.files,
             "objects": report.objects,
             "bytes": report.bytes,
             "skipped": report.skipped,
@@ -58,23 +58,18 @@ async def perform(plane: DataPlane, work: DataWork, told: Told, library: Library
             "manifest": report.manifest,
             "where": plane.cold.status().where,
         }
-    later: tuple[str, ...] = ()
-    if work.collection is None:
+    if work.collection is None and library is not None:
         told("deleting files and vector stores", 0, 0)
-        later = await _emptied(library, work.tenant)
-    receipt = await erase(plane, work.tenant, work.collection, work.ids, progress=told)
-    return _plain(replace(receipt, beyond=(*later, *receipt.beyond)))
+        await _emptied(library, work.tenant)
+    return _plain(await erase(plane, work.tenant, work.collection, work.ids, progress=told))
 
 
-async def _emptied(source: LibrarySource | None, tenant: str) -> tuple[str, ...]:
-    """Delete all that a tenant has in the library, and say what stays until later."""
-    later = "Files that the tenant uploaded are removed when a daemon opens its library next: start one."
-    if source is None:
-        return (later,)
+async def _emptied(source: LibrarySource, tenant: str) -> None:
+    """Have an open library forget all that a tenant has in it. Erasing removes what lies in the data plane's folder."""
     try:
         library = await source()
     except DataUnavailable:
-        return (later,)
+        return
     while stores := (await library.stores(tenant, PageRequest(limit=100))).data:
         for store in stores:
             with contextlib.suppress(NotStored):
@@ -83,7 +78,6 @@ async def _emptied(source: LibrarySource | None, tenant: str) -> tuple[str, ...]
         for file in files:
             with contextlib.suppress(NotStored):
                 await library.delete_file(tenant, file.id)
-    return ()
 
 
 def uploaded(folder: Path, target: Path) -> dict[str, Path]:

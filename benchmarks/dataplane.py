@@ -27,12 +27,14 @@ from pathlib import Path
 import uvloop
 
 from acu.config.places import default_model_cache
+from acu.daemon import settle_memory
 from benchmarks import corpus, demoted, hotlife, logreads, prewarm, restart, vectorpeers
 from benchmarks.bench import Bench
 from benchmarks.disk import refuse_memory
 from benchmarks.report import last_line, spread, table
 from benchmarks.server import OBSTACLES
 from dataplane.errors import DataPlaneError
+from dataplane.tuning import tune_process
 
 MEMORY_BYTES = 12 * 2**30  # of the hot layer on the reference machine
 GOALS = {
@@ -150,7 +152,8 @@ def main() -> int:
             bench = Bench(rows, Path(name), args.bench_python, args.rounds, args.seconds, frozenset(args.only))
             bench.notes["file system"] = kind
             gc.collect()
-            gc.freeze()  # the corpus is the benchmark's own: no collection of ours need look through it
+            settle_memory()  # as the daemon does, and the corpus is the benchmark's own
+            tune_process()
             uvloop.run(run(bench))
     except (*OBSTACLES, DataPlaneError, BaseExceptionGroup) as error:
         for each in obstacles(error):

@@ -22,12 +22,12 @@ import numpy as np
 import psutil
 import uvloop
 
-from dataplane import allocator
 from dataplane.config import DataPlaneConfig
 from dataplane.errors import DataPlaneError
 from dataplane.filters import parse_filter
 from dataplane.rows import CollectionSpec, Row, SearchQuery
 from dataplane.store import DataPlane
+from dataplane.tuning import tune_process
 
 TENANT, NAME = "soak", "rows"
 DIMENSIONS = 256
@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--memory-mb", type=int, required=True)
-    allocator.tune()
+    tune_process()
     uvloop.run(run(parser.parse_args()))
 
 

@@ -2,20 +2,23 @@
 
 A run goes in this order, and each step is harmless if it is the last:
 
-    1. segments      what is new, put under the SHA-256 of its content. Nothing refers to them yet: a run that was broken off
-                     leaves loose segments, which the next run finds there, or removes
+    1. segments      what is new, put under the SHA-256 of its content, and after it the parts of files. Nothing refers to
+                     them yet: a run that was broken off leaves loose objects, which the next run finds there, or removes
     2. sync          what was archived is durable on the box too: the box never falls behind its own archive
     3. pending       the checksum of the coming manifest, durable on the box (archive_position.py)
     4. manifest      put with create-if-absent under the next number. From this moment the run counts, as a whole
     5. position      the box knows that it was put; deletions up to there may be forgotten
-    6. garbage       manifests but for the newest few, then segments that none of those names
+    6. garbage       manifests but for the newest few, then segments and parts of files that none of those names
 
 What is read from the box is of one moment only in part (archive_source.py). State and events are read first, the families'
 names and numbers after them, the rows last, each collection up to the sequence number that its number then had. So all rows
 are there that the state speaks of, if they were written before it. A row that ends while the run goes on may be in the
-archive or not; its deletion is above the run's sequence number, and so in the next run.
+archive or not; its deletion is above the run's sequence number, and so in the next run. The files of the data plane's folder
+come after all that (archive_attachments.py): an event that moves into a file of the history meanwhile is in the one, in the
+other or in both. A file that was uploaded is there before its record; one that is deleted meanwhile may be a record only.
 
-A run that finds nothing new puts nothing. State and events are read through at each run, which costs time and no requests.
+A run that finds nothing new puts nothing. State and events are read through at each run, which costs time and no requests;
+of files that are known only names, sizes and times are looked at.
 
 Nothing here is for two boxes: a manifest has an owner, and whoever meets a newest manifest that it neither wrote nor was
 restored from puts nothing and says so. `restart` archives all of the box anew and puts even what seems to be there, which
@@ -29,12 +32,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from dataplane import archive_position as positions
+from dataplane import filelist
 from dataplane import manifest as manifests
+from dataplane.archive_attachments import Outgoing
 from dataplane.archive_erasure import Receipt, Subject, check_gone, look_again
 from dataplane.archive_export import ArchiveReport, Export, Limits, Progress
 from dataplane.archive_position import Position
@@ -58,7 +64,9 @@ class _Run(NamedTuple):
 class Archiver:
     """Archives one open box into one bucket, one run at a time. It changes nothing on the box but its own position."""
 
-    def __init__(self, rocks: Rocks, bucket: Bucket, limits: Limits | None = None) -> None:
+    def __init__(self, rocks: Rocks, bucket: Bucket, limits: Limits | None = None, folder: Path | None = None) -> None:
+        """`folder`: the data plane's, whose files are archived too. None: what the archive has of files stays as it is."""
+        self._folder = folder
         self._rocks = rocks
         self._bucket = bucket
         self._limits = limits or Limits()
@@ -85,7 +93,7 @@ class Archiver:
         """
         subject = Subject.of(tenant, collection, ids)
         async with self._one_run:
-            await in_thread(check_gone, self._rocks, subject)
+            await in_thread(check_gone, self._rocks, subject, self._folder)
             run = await self._begin(None, restart=False)
             collections = [await self._without(run.export, one, subject) for one in run.base.collections]
             run = run._replace(base=msgspec.structs.replace(run.base, collections=tuple(collections)))
@@ -137,8 +145,17 @@ class Archiver:
             collection = await export.collection(source, before.get((source.tenant, source.record.number)))
             collections.append(await compact(export, collection))
             export.report.seqs[collection.key] = collection.seq
+        listed, files = [one for one in base.entries if one.family == filelist.FAMILY], base.files
+        if self._folder is not None:
+            outgoing = Outgoing(export, self._rocks, self._folder, base.entries)
+            listed, files = await outgoing.ship(anew=not base.number)
         manifest = msgspec.structs.replace(
-            base, collections=tuple(collections), entries=tuple(entries), owner=run.position.owner
+            base,
+            collections=tuple(collections),
+            entries=(*entries, *listed),
+            files=files,
+            owner=run.position.owner,
+            format=manifests.FORMAT,
         )
         if manifest == base and base.number and not always:
             export.report.manifest = base.number

@@ -2,17 +2,19 @@
 
 The proof is a second look at the bucket, by what lies there and not by what was done: it lists every object under the
 prefix, reads every manifest, and, for rows, every row segment of the collection. What it still finds is in the receipt.
+Of files it goes by the folder in their names. Log shards are many tenants': they hold what those on the box hold.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from dataplane import keys, records
+from dataplane import attachments, filelist, keys, records
 from dataplane import manifest as manifests
 from dataplane.archive_rewrite import holds
 from dataplane.bucket import Bucket
@@ -59,9 +61,11 @@ class Receipt(Struct, frozen=True, kw_only=True):
     left: tuple[Problem, ...]
 
 
-def check_gone(rocks: Rocks, subject: Subject) -> None:
-    """Raise Conflict if the box still has it."""
+def check_gone(rocks: Rocks, subject: Subject, folder: Path | None = None) -> None:
+    """Raise Conflict if the box still has it. `folder`: the data plane's, if its files are archived."""
     if subject.collection is None:
+        if folder is not None and attachments.of_tenant(folder, subject.tenant):
+            raise _still_there(f"files of {subject.tenant}")
         for family in FAMILIES:
             with contextlib.closing(rocks.scan(family, keys.tenant_prefix(subject.tenant))) as found:
                 if next(found, None) is not None:
@@ -84,7 +88,8 @@ async def look_again(bucket: Bucket, subject: Subject) -> tuple[int, list[Proble
     objects = [name async for name, _ in bucket.list("")]
     stored = [await manifests.read(bucket, number) for number in await manifests.numbers(bucket)]
     left = []
-    named = set()
+    named: set[str] = set()
+    named |= await manifests.parts_of(bucket, [manifest for manifest, _ in stored])
     for manifest, _ in stored:
         named |= {manifests.name_of(manifest.number), *(segment.name for segment in manifest.segments())}
         left += await _held_by(bucket, manifest, subject)
@@ -95,8 +100,12 @@ async def look_again(bucket: Bucket, subject: Subject) -> tuple[int, list[Proble
 async def _held_by(bucket: Bucket, manifest: Manifest, subject: Subject) -> list[Problem]:
     name = manifests.name_of(manifest.number)
     if subject.collection is None:
-        tenants = {one.tenant for one in manifest.collections} | {one.tenant for one in manifest.entries}
-        return [Problem(name, "it still names the tenant: erase it again.")] if subject.tenant in tenants else []
+        tenants = {one.tenant for one in manifest.collections}
+        tenants |= {one.tenant for one in manifest.entries if one.family != filelist.FAMILY}
+        owners = {one.tenant for one in manifest.entries if one.family == filelist.FAMILY}
+        if subject.tenant in tenants or attachments.tenant_folder(subject.tenant) in owners:
+            return [Problem(name, "it still names the tenant: erase it again.")]
+        return []
     left = []
     for collection in manifest.collections:
         if (collection.tenant, collection.name) != (subject.tenant, subject.collection):

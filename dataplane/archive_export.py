@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
-from dataplane.archive_source import STEP, Chunk, Chunker, Source, read_deletions, read_entries, read_rows
+from dataplane.archive_source import CHUNK_BYTES, STEP, Chunk, Chunker, Source, read_deletions, read_entries, read_rows
 from dataplane.bucket import Bucket
 from dataplane.errors import Conflict
 from dataplane.manifest import Collection, DeletionSegment, EntrySegment, RowSegment
@@ -40,9 +41,10 @@ class ArchiveReport:
     """What a run did. It counts while the run goes on."""
 
     rows: int = 0  # sent for the first time
+    files: int = 0  # read and sent for the first time
     objects: int = 0  # put, the manifest included
     bytes: int = 0  # put
-    skipped: int = 0  # segments that were in the bucket already
+    skipped: int = 0  # segments and parts of files that were in the bucket already
     rewritten: int = 0  # segments that compaction or erasing replaced
     removed: int = 0  # objects that nothing names any more
     manifest: int = 0  # the newest one's number
@@ -69,13 +71,17 @@ class Export:
     async def ship(self, writer: SegmentWriter) -> Sealed:
         """End a segment and put it, unless it is there."""
         sealed, content = await in_thread(writer.finish)
+        await self.put(sealed.name, content, sealed.size)
+        return sealed
+
+    async def put(self, name: str, content: Any, size: int) -> None:
+        """Put an object that is named for its content, unless it is there."""
         if self._overwrite:
-            await self.bucket.put(sealed.name, content)
+            await self.bucket.put(name, content)
             put = True
         else:
-            put = await self.bucket.put_new(sealed.name, content)
-        self.count(sealed.size if put else None)
-        return sealed
+            put = await self.bucket.put_new(name, content)
+        self.count(size if put else None)
 
     def count(self, size: int | None) -> None:
         """Count an object of `size` bytes that was put; None: one that was there."""
@@ -93,7 +99,7 @@ class Export:
 
     async def family(self, family: str, known: Iterable[EntrySegment]) -> list[EntrySegment]:
         """All of a family, a range of keys after the other. `known` ranges are not sent."""
-        ranges = _Ranges(self, family, known)
+        ranges = Ranges(self, family, known)
         after: bytes | None = None
         while step := await in_thread(read_entries, self._rocks, family, after):
             after = step[-1][0]
@@ -102,7 +108,7 @@ class Export:
 
     async def entries(self, family: str, entries: Sequence[Entry], known: Iterable[EntrySegment]) -> list[EntrySegment]:
         """As `family`, for entries that are at hand."""
-        ranges = _Ranges(self, family, known)
+        ranges = Ranges(self, family, known)
         for start in range(0, len(entries), STEP):
             await ranges.add(list(entries[start : start + STEP]))
         return await ranges.end()
@@ -192,21 +198,23 @@ class RowsWriter:
         self._done.append(RowSegment(sealed=sealed, first=self._first, last=self._last, applied=self._applied))
 
 
-class _Ranges:
-    """Cuts a family into ranges, and sends those that are not known."""
+class Ranges:
+    """Cuts a family into ranges of about `size` bytes, and sends those that are not known."""
 
-    def __init__(self, export: Export, family: str, known: Iterable[EntrySegment]) -> None:
+    def __init__(self, export: Export, family: str, known: Iterable[EntrySegment], size: int = CHUNK_BYTES) -> None:
         self._export = export
         self._family = family
         self._known = {(one.tenant, one.content): one for one in known if one.family == family}
-        self._chunker = Chunker()
+        self._chunker = Chunker(size)
         self._done: list[EntrySegment] = []
 
     async def add(self, entries: list[Entry]) -> None:
+        """Take entries in the order of their keys."""
         for chunk in await in_thread(lambda: list(self._chunker.add(entries))):
             await self._send(chunk)
 
     async def end(self) -> list[EntrySegment]:
+        """Name all ranges."""
         for chunk in self._chunker.end():
             await self._send(chunk)
         return self._done

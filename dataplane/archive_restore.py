@@ -1,7 +1,8 @@
 """Restore: an empty box becomes what its archive says.
 
     1. the marker, durable. From now on the box does not open (`archive_position.check_restored`)
-    2. meta, state and events, then each collection's rows, vectors and index; all by content whose SHA-256 is right
+    2. meta, state and events, then each collection's rows, vectors and index, then the files (archive_attachments.py); all by
+       content whose SHA-256 is right
     3. the position: the box goes on from this manifest, under a name of its own; and the marker goes, in the same batch
 
 A restore that was broken off, for whatever reason, is run again: it empties the box first, for the archive may have moved
@@ -17,18 +18,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from dataplane import archive_position as positions
-from dataplane import keys, records
+from dataplane import attachments, filelist, keys, records
 from dataplane import manifest as manifests
+from dataplane.archive_attachments import Incoming
 from dataplane.archive_position import MARKER_KEY
 from dataplane.archive_rewrite import Deletions, deletions_of
 from dataplane.archive_source import BOX, tenant_of
 from dataplane.bucket import Bucket
-from dataplane.errors import Conflict, Damaged, NotFound
-from dataplane.manifest import Collection, EntrySegment, Problem, RowSegment, Stored
+from dataplane.errors import Conflict, Damaged, InvalidInput, NotFound
+from dataplane.manifest import Collection, EntrySegment, Manifest, Problem, RowSegment, Stored
 from dataplane.rocks import FAMILIES, Rocks
 from dataplane.segments import REMEDY, Entry, Row, fetch, read_entries, read_rows
 from dataplane.threads import in_thread
@@ -45,31 +48,41 @@ class RestoreReport:
     created_ms: int = 0  # when that was written: what came later is not in it
     rows: int = 0
     entries: int = 0  # of meta, state and events
+    files: int = 0
     bytes: int = 0  # read
     passed_over: tuple[Problem, ...] = ()  # newer manifests that are damaged: what only they had is lost
 
 
 async def restore(
-    bucket: Bucket, rocks: Rocks, progress: Callable[[RestoreReport], None] | None = None
+    bucket: Bucket,
+    rocks: Rocks,
+    progress: Callable[[RestoreReport], None] | None = None,
+    folder: Path | None = None,
 ) -> RestoreReport:
-    """Fill an empty box from the newest whole manifest. `progress` is told after each object.
+    """Fill an empty box from the newest whole manifest. `progress` is told after each object and each file.
 
-    Raises Conflict for a box that is not empty, NotFound where there is no manifest, Damaged and ChecksumMismatch for an
+    `folder` is the data plane's, where files go to their places. Raises Conflict for a box that is not empty, NotFound where
+    there is no manifest, InvalidInput for an archive with files and no folder for them, Damaged and ChecksumMismatch for an
     object that is not what was written, BucketUnreachable, StorageFull. After an error the box counts as not restored.
     """
-    await in_thread(_check_empty, rocks)
+    await in_thread(_check_empty, rocks, folder)
     shelf = await manifests.shelf(bucket)
     if not shelf.whole:
         what = f"no whole manifest ({shelf.broken[0].what})" if shelf.broken else "no archive"
         raise NotFound(f"{bucket.where} has {what}: check bucket and prefix.")
     stored = shelf.whole[0]
+    if stored.manifest.files.count and folder is None:
+        raise InvalidInput("the archive has files: say in which folder they belong.", param="folder")
     report = RestoreReport(stored.manifest.number, stored.manifest.created_ms, passed_over=tuple(shelf.broken))
-    await in_thread(_begin, rocks)
+    await in_thread(_begin, rocks, folder)
     filling = _Filling(bucket, rocks, report, progress)
     for entries in stored.manifest.entries:
-        await filling.entries(entries)
+        if entries.family != filelist.FAMILY:
+            await filling.entries(entries)
     for collection in stored.manifest.collections:
         await filling.collection(collection)
+    if folder is not None:
+        await filling.files(stored.manifest, folder)
     await in_thread(_end, rocks, stored)
     return report
 
@@ -102,6 +115,23 @@ class _Filling:
         for segment in collection.rows:
             await self._rows(collection, segment, deletions)
 
+    async def files(self, manifest: Manifest, folder: Path) -> None:
+        """All files, durably. From then on they are known."""
+        incoming = Incoming(self._bucket, folder)
+        for segment in filelist.segments(manifest):
+            async for files in filelist.read(self._bucket, segment):
+                for file in files:
+                    await incoming.bring(file)
+                    self._report.files += 1
+                    self._told(file.size)
+                await in_thread(filelist.remember, self._rocks, files)
+        await incoming.finish()
+        if self._report.files != manifest.files.count:
+            raise Damaged(
+                f"the lists of manifest {manifest.number} in {self._bucket.where} have {self._report.files} files, and it says "
+                f"{manifest.files.count}. {REMEDY}"
+            )
+
     async def _rows(self, collection: Collection, segment: RowSegment, deletions: Deletions) -> None:
         name = segment.sealed.name
         groups = read_rows(name, await fetch(self._bucket, segment.sealed), collection.width)
@@ -120,6 +150,9 @@ class _Filling:
             raise Damaged(
                 f"{name} in {self._bucket.where} has {found} rows, and its manifest says {expected}. {REMEDY}"
             )
+        self._told(size)
+
+    def _told(self, size: int) -> None:
         self._report.bytes += size
         if self._progress is not None:
             self._progress(self._report)
@@ -143,15 +176,21 @@ class _Filling:
             self._rocks.write(batch)
 
 
-def _check_empty(rocks: Rocks) -> None:
+def _check_empty(rocks: Rocks, folder: Path | None) -> None:
     if rocks.get("meta", MARKER_KEY) is not None:
         return  # what is there does not count
     for family in FAMILIES:
         if _first_key(rocks, family) is not None:
-            raise Conflict("this box is not empty: restore into a new data directory, or move the old one away first.")
+            raise _not_empty()
+    if folder is not None and not attachments.none_in(folder):
+        raise _not_empty()
 
 
-def _begin(rocks: Rocks) -> None:
+def _not_empty() -> Conflict:
+    return Conflict("this box is not empty: restore into a new data directory, or move the old one away first.")
+
+
+def _begin(rocks: Rocks, folder: Path | None) -> None:
     """Set the marker, and remove what a restore that was broken off has left."""
     batch = rocks.batch()
     batch.put("meta", MARKER_KEY, b"")
@@ -162,6 +201,9 @@ def _begin(rocks: Rocks) -> None:
             batch = rocks.batch()
             batch.delete_prefix(family, keys.tenant_prefix(tenant_of(key)))
             rocks.write(batch)
+    filelist.forget_all(rocks)
+    if folder is not None:
+        attachments.remove_all(folder)
 
 
 def _end(rocks: Rocks, stored: Stored) -> None:

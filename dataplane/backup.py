@@ -14,10 +14,10 @@ the data plane removes or replaces later stays in the backup. A link does not pr
 a folder on another one, and everything is copied.
 
 Ordering. The other files are linked first, then the checkpoint is made, both in a folder beside the database: so the checkpoint
-is at least as new as they are, by moments. Then, which may take long, all is put together in a hidden folder beside the
-target, hashed, fsynced, and renamed at the end. `restore` does the same on the way back. So the final name stands for a
-whole backup (or data directory) or for nothing, also after a crash or on a full disk. A hidden folder that a killed process
-left is removed by the next backup or restore to the same place; one that is in use is locked (flock), and refused.
+is at least as new as they are, and `later` files at least as it is. Then, which may take long, all is put together in a hidden
+folder beside the target, hashed, fsynced, and renamed at the end. `restore` does the same on the way back. So the final name
+stands for a whole backup (or data directory) or for nothing, also after a crash or on a full disk. A hidden folder that a killed
+process left is removed by the next backup or restore to the same place; one that is in use is locked (flock), and refused.
 
 All calls block for as long as reading everything takes: run them in a thread. None holds the GIL for long.
 """
@@ -92,14 +92,20 @@ class _Sealed(Struct):
 
 
 def back_up(
-    rocks: Rocks, data_dir: Path, target: Path, *, files: Mapping[str, Path], progress: Progress | None = None
+    rocks: Rocks,
+    data_dir: Path,
+    target: Path,
+    *,
+    files: Mapping[str, Path],
+    later: Callable[[Path], None] | None = None,
+    progress: Progress | None = None,
 ) -> BackupReport:
     """Back up `rocks`, and `files` (name in the backup -> a file that is never changed in place), to the folder `target`.
 
     Everything written before the call is in the backup. `data_dir` is a folder on the database's file system, where the
-    checkpoint lies for a moment. Raises AlreadyExists if `target` has anything in it, InvalidInput for a name or a target that
-    cannot be, NotFound for a file that is gone, Locked if another backup runs, StorageFull and Unavailable; then there is
-    no backup.
+    checkpoint lies for a moment; then `later` links or copies files into the folder that it gets. Raises AlreadyExists if
+    `target` has anything in it, InvalidInput for a name or a target that cannot be, NotFound for a file that is gone, Locked if
+    another backup runs, StorageFull and Unavailable; then there is no backup.
     """
     for name in files:
         _check_name(name)
@@ -110,6 +116,8 @@ def back_up(
             link_or_copy(source, staged / name)
         rocks.flush()  # a checkpoint flushes too, but holds the GIL meanwhile
         rocks.checkpoint(staged / ROCKS)
+        if later is not None:
+            later(staged)
         for name in _names(staged):
             link_or_copy(staged / name, building / name)
         manifest = _describe(building, progress)

@@ -5,12 +5,14 @@ state and events on the box and of every object in the bucket. With `repair`, wh
 RocksDB, an archive that lacks something is archived anew, and what is still wrong afterwards is told.
 
 `back_up` has in it RocksDB as it is at one moment, and beside it warm shards and snapshots that fit it: they are linked while
-the keeper rests, for milliseconds. Full text is not in it, and is made anew after a restore.
+the keeper rests, for milliseconds. The history's files are linked after that moment: what left RocksDB before is in them, and
+what leaves later is in both. Full text is not in it, and is made anew after a restore.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +41,7 @@ Progress = Callable[
 
 
 class Finding(Struct, frozen=True):
-    """Something that is wrong. `where`: index, graph, shards, text, rows, state or archive. Tenant and collection may be ""."""
+    """Something that is wrong. `where`: index, graph, shards, text, rows; state, history or archive, which are of no tenant."""
 
     tenant: str
     collection: str
@@ -81,11 +83,17 @@ async def verify(
         if found and mend:
             progress(f"repairing {collection.name}", number, len(collections))
         problems += found
+    progress("verifying the history", 0, 0)
+    history = await in_thread(plane.old_events.damaged)
+    problems += _history_problems(history)
     if deep:
         problems += await _state_problems(plane, progress)
     progress("verifying the archive", 0, 0)
     problems += await _archive_problems(plane, deep=deep)
     left = await _mended(plane, problems, deep=deep, progress=progress) if mend else problems
+    if mend:
+        problems = [*problems, *await in_thread(_given_up, plane, history)]
+        left += _history_problems(await in_thread(plane.old_events.damaged))
     return VerifyReport(
         collections=len(collections),
         rows=sum(sum(collection.counts()) for collection in collections),
@@ -144,6 +152,19 @@ async def _state_problems(plane: DataPlane, progress: Progress) -> list[Finding]
     return problems
 
 
+def _history_problems(damaged: Mapping[str, list[str]]) -> list[Finding]:
+    return [Finding("", "", "history", problem) for found in damaged.values() for problem in found]
+
+
+def _given_up(plane: DataPlane, damaged: Mapping[str, list[str]]) -> list[Finding]:
+    """Discard damaged shards of the history, which nothing can make anew, and tell what is lost."""
+    told = []
+    for name in filter(None, damaged):
+        with contextlib.suppress(NotFound):  # merged with others meanwhile, or erased
+            told.append(Finding("", "", "history", plane.old_events.discard(name)))
+    return told
+
+
 async def _archive_problems(plane: DataPlane, *, deep: bool) -> list[Finding]:
     return [Finding("", "", "archive", problem.what) for problem in await plane.cold.verify(deep=deep)]
 
@@ -196,6 +217,7 @@ def _back_up(
             plane.folder,
             target,
             files={name: staged / name for name in kept},
+            later=lambda folder: plane.old_events.link(lambda path: _link_history(plane, path, folder)),
             progress=progress,
         )
 
@@ -212,6 +234,12 @@ def _derived_files(plane: DataPlane) -> Iterator[tuple[str, Path]]:
             paths += [collection.folder / name for name in (snapshot.POINTER, *(file.name for file in found.files))]
         for path in paths:
             yield path.relative_to(plane.folder).as_posix(), path
+
+
+def _link_history(plane: DataPlane, path: Path, folder: Path) -> None:
+    """Link one of its files. A shard that is missing is damage, which the backup has as the original does."""
+    with contextlib.suppress(NotFound):
+        backup.link_or_copy(path, folder / path.relative_to(plane.folder))
 
 
 def _linked(files: Mapping[str, Path], folder: Path) -> Iterator[str]:

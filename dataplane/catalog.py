@@ -10,7 +10,7 @@ In the family `meta`, after the tenant:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dataplane import keys, records
 from dataplane.collection import Collection
@@ -73,7 +73,7 @@ class Drop(Command):
         for family in ROW_FAMILIES:
             draft.delete_prefix(family, self._collection.scope)
 
-    def publish(self) -> None:
+    def publish(self, others: Sequence[Command] = ()) -> None:
         self._collection.dropped = True
 
 

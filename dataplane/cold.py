@@ -80,23 +80,28 @@ class _Holdings(Struct, frozen=True):
     def of(cls, manifest: Manifest) -> _Holdings:
         segments = {segment.name: segment.size for segment in manifest.segments()}
         rows = sum(rows.sealed.count - rows.dead for one in manifest.collections for rows in one.rows)
-        return cls(rows, len(segments) + 1, sum(segments.values()))
+        files = manifest.files
+        return cls(rows, len(segments) + files.parts + 1, sum(segments.values()) + files.bytes)
 
 
 class ColdTier:
-    """The archive of one open box. `collections` are those that are open. `load` it before it is used."""
+    """The archive of one open box, whose data plane lies in `folder`. `collections` are those that are open.
+
+    `load` it before it is used.
+    """
 
     def __init__(
         self,
         rocks: Rocks,
         config: ColdConfig,
-        default_folder: Path,
+        folder: Path,
         every_s: float | None,
         collections: Callable[[], Sequence[Collection]],
     ) -> None:
         self._rocks = rocks
         self._config = config
-        self._default_folder = default_folder
+        self._folder = folder
+        self._default_folder = default_cold_folder(folder)
         self._every_s = every_s
         self._collections = collections
         self._position: Position | None = None
@@ -189,7 +194,7 @@ class ColdTier:
     async def _open(self) -> tuple[Bucket, Archiver]:
         if self._opened is None:
             bucket = await in_thread(Bucket, self._config, self._default_folder)
-            self._opened = bucket, Archiver(self._rocks, bucket)
+            self._opened = bucket, Archiver(self._rocks, bucket, folder=self._folder)
         return self._opened
 
     async def _archive_for_ever(self, every_s: float) -> None:

@@ -12,16 +12,20 @@ rows that it moved elsewhere, it waits until the searches that began before the 
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from dataplane import keys, records, snapshot
+from dataplane import clock, keys, records, snapshot
 from dataplane.attributes import AttributeColumns
 from dataplane.delta import Delta
 from dataplane.errors import Damaged, DimensionMismatch, InvalidInput
@@ -33,16 +37,17 @@ from dataplane.records import CollectionRecord, RowRecord
 from dataplane.rocks import Rocks
 from dataplane.rows import Metric
 from dataplane.sketch import Sketcher
-from dataplane.table import GROWTH, HOT, HOUR_MS, LOOSE, WARM, Slots, Table
+from dataplane.table import GROWTH, HOT, LOOSE, WARM, Table
 from dataplane.view import CollectionView
 from dataplane.warm import WarmShards
 
 Rows = NDArray[np.uint64]
 Floats = NDArray[np.float32]
+Sketches: TypeAlias = tuple[NDArray[np.uint64], Floats, Floats]
 
 FLAT_ROWS = 1024  # a collection that is no larger stays in the delta: a scan of it takes 60 microseconds
 DELTA_ROWS = 8192
-QUICK_S = 0.001
+QUICK_S = 0.002  # what a search may take on the event loop
 UNBOUNDED = 1 << 62
 SHORTEST, LONGEST = 1e-15, 1e18  # vectors whose squares are float32
 LOAD_ROWS = 512  # read, sketched and taken in at a time while a collection is loaded
@@ -68,6 +73,29 @@ class Ended(Struct, frozen=True):
     text: str | None
 
 
+class Change(Struct, frozen=True):
+    """What one command changed: `batch` was inserted from row `first` on, `ended` were ended; its numbers end with `last`."""
+
+    first: int
+    last: int
+    batch: RowBatch | None
+    ended: Sequence[Ended]
+    hour: float
+
+    @property
+    def texts(self) -> Sequence[str | None]:
+        """Of the rows that were inserted."""
+        return () if self.batch is None else self.batch.texts
+
+
+class Part:
+    """Stored rows that are taken in together: their numbers and records."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.records: list[RowRecord] = []
+
+
 class Collection:
     """One collection of one tenant. `folder` holds what is derived and on disk; `wake` tells the indexer of work."""
 
@@ -77,7 +105,7 @@ class Collection:
         tenant: str,
         record: CollectionRecord,
         folder: Path,
-        wake: Callable[[], None],
+        wake: Callable[[bool], None],
         memory: Memory | None = None,
     ) -> None:
         self.rocks = rocks
@@ -113,26 +141,42 @@ class Collection:
 
     def load(self) -> None:
         """Bring memory up to RocksDB. Rows are LOOSE afterwards, or in the delta if they are few."""
-        self._take_in_all()
-        self.shards.open(self.seq)
-        self._take_up_snapshot()
+        with ThreadPoolExecutor(1, thread_name_prefix="dataplane-load") as beside:
+            graph = beside.submit(snapshot.load, self.folder, Graph(self.dimensions, self.metric))
+            self._take_in_all()
+            self.shards.open(self.seq)
+            self._take_up_snapshot(graph)
         if self.record.text:
             self.text = TextFeed(self.rocks, self.scope, self.folder / "text.sqlite", self._wake)
             self.text.open(self.seq)
-            self._wake()
+            self._wake(False)
 
     def _take_in_all(self) -> None:
         stored = self.rocks.get("meta", self.seq_key)
         self.seq = self.published = int.from_bytes(stored, "big") if stored else 0
-        found: list[tuple[int, RowRecord]] = []
-        total = 0
-        for key, value in self.rocks.scan("rows", self.scope):
-            found.append((int.from_bytes(key[-8:], "big"), records.decode(RowRecord, value)))
-            if len(found) == LOAD_ROWS:
-                self._take_in(found, flat=False)
-                total += len(found)
-                found = []
-        self._take_in(found, flat=total == 0 and len(found) <= FLAT_ROWS)
+        scan = self.rocks.scan("rows", self.scope)
+        # Another thread reads the vectors of the next part, and sketches them, while this one takes a part in.
+        with contextlib.closing(scan), ThreadPoolExecutor(1, thread_name_prefix="dataplane-load") as beside:
+            part = self._next_part(scan)
+            flat = len(part.records) < LOAD_ROWS  # there are no more
+            reading = beside.submit(self._read, part, sketched=not flat)
+            while part.records:
+                following = self._next_part(scan)
+                ahead = beside.submit(self._read, following, sketched=not flat)
+                self._take_in(part, *reading.result())
+                part, reading = following, ahead
+
+    def _next_part(self, scan: Iterator[tuple[bytes, bytes]]) -> Part:
+        part = Part()
+        for key, value in itertools.islice(scan, LOAD_ROWS):
+            part.numbers.append(int.from_bytes(key[-8:], "big"))
+            part.records.append(records.decode(RowRecord, value))
+        return part
+
+    def _read(self, part: Part, *, sketched: bool) -> tuple[Rows, Floats, Sketches | None]:
+        """Which of the rows have a vector, the vectors, and their sketches, if these are wanted."""
+        have, vectors = self.stored_vectors(np.array(part.numbers, np.uint64))
+        return have, vectors, self.sketches_of(vectors) if sketched and len(have) else None
 
     def remake(self) -> None:
         """Make memory anew from RocksDB, without graph and shards. In the writer's thread, while the keeper is held."""
@@ -147,10 +191,10 @@ class Collection:
             self.problems += made.problems
         self.readers.wait_for_earlier()
 
-    def _take_up_snapshot(self) -> None:
+    def _take_up_snapshot(self, loading: Future[snapshot.Loaded | None]) -> None:
         """Rows that the snapshot's graph has are HOT. A snapshot that is damaged is noted and removed."""
         try:
-            loaded = snapshot.load(self.folder, Graph(self.dimensions, self.metric))
+            loaded = loading.result()
         except Damaged as error:
             self.problems.append(f"{error} The graph is built anew.")
             snapshot.remove(self.folder)
@@ -182,25 +226,28 @@ class Collection:
             loaded.graph.end(node)
         self.graph = loaded.graph
 
-    def _take_in(self, found: list[tuple[int, RowRecord]], *, flat: bool) -> None:
-        """Add stored rows to table and attributes, with sketches; `flat`: into the delta instead."""
-        if not found:
+    def _take_in(self, part: Part, numbers: Rows, vectors: Floats, sketches: Sketches | None) -> None:
+        """Add stored rows to table and attributes; those without sketches into the delta, if there is room."""
+        found = part.records
+        if len(numbers) < len(found):
+            lost = np.setdiff1d(np.array(part.numbers, np.uint64), numbers)
+            self.problems += [_lost(row) for row in lost.tolist()]
+            there = np.isin(np.array(part.numbers, np.uint64), numbers)
+            found = list(itertools.compress(found, there))
+        if not len(numbers):
             return
-        numbers = np.array([row for row, _ in found], np.uint64)
-        have, vectors = self.stored_vectors(numbers)
-        if len(have) < len(numbers):
-            self.problems += [_lost(row) for row in np.setdiff1d(numbers, have).tolist()]
-            found = [entry for entry, there in zip(found, np.isin(numbers, have), strict=True) if there]
-            numbers = have
         self._memory.took(self.table.growth(len(numbers)))
         slots = self.table.append(
-            numbers, [record.id for _, record in found], [record.expires_ms for _, record in found], hour_now()
+            numbers,
+            [record.id for record in found],
+            [record.expires_ms for record in found],
+            clock.hour(clock.now_ms()),
         )
-        self.attributes.append([record.attributes for _, record in found])
-        if flat and self._memory.take(self.delta.growth(len(numbers))):
+        self.attributes.append([record.attributes for record in found])
+        if sketches is None and self._memory.take(self.delta.growth(len(numbers))):
             self.delta.append(numbers, vectors)
         else:
-            self.sketch(slots, vectors)
+            self.table.set_sketches(slots, *(sketches or self.sketches_of(vectors)))
             self.table.move(slots, LOOSE)
 
     # Reading
@@ -256,30 +303,39 @@ class Collection:
         self.seq += count
         return first
 
-    def publish(self, first: int, last: int, batch: RowBatch | None, ended: Sequence[Ended], hour: float) -> None:
-        """Bring memory up to a written change, whose sequence numbers end with `last`.
-
-        `batch` was inserted from row `first` on, `ended` were ended.
-        """
+    def publish(self, changes: Sequence[Change]) -> None:
+        """Bring memory up to written changes, in their order: all at once, for each taking of the lock costs as much as a row."""
+        inserted = [change for change in changes if change.batch is not None]
+        ended = [end for change in changes for end in change.ended]
         with self.lock:
-            if batch is not None:
-                rows = np.arange(first, first + len(batch), dtype=np.uint64)
-                self._memory.took(self.table.growth(len(batch)))
-                slots = self.table.append(rows, batch.ids, batch.expires_ms, hour)
-                self.attributes.append(batch.attributes)
-                if self.delta.room >= len(batch) and self._memory.take(self.delta.growth(len(batch))):
-                    self.delta.append(rows, batch.vectors)
-                else:  # the keeper is behind, or memory is short: they are found by their sketches meanwhile
-                    self.sketch(slots, batch.vectors)
-                    self.table.move(slots, LOOSE)
-            if ended:
+            if inserted:
+                self._insert(inserted)
+            if ended:  # none of them before it was inserted
                 self._end(np.array([end.row for end in ended], np.uint64))
-            self.published = last
+            self.published = changes[-1].last
             self.changed_at = time.monotonic()
         if self.text is not None:
-            added = [] if batch is None else [(first + at, text) for at, text in enumerate(batch.texts) if text]
+            added = [(change.first + at, text) for change in inserted for at, text in enumerate(change.texts) if text]
             # Not `self.seq`: later commands of the batch have reserved theirs, and are not published yet.
-            self.text.add(added, [(end.row, end.text) for end in ended if end.text], last)
+            self.text.add(added, [(end.row, end.text) for end in ended if end.text], changes[-1].last)
+
+    def _insert(self, changes: Sequence[Change]) -> None:
+        batches = [change.batch for change in changes if change.batch is not None]
+        rows = np.array([change.first + at for change in changes for at in range(len(change.texts))], np.uint64)
+        vectors = batches[0].vectors if len(batches) == 1 else np.concatenate([batch.vectors for batch in batches])
+        self._memory.took(self.table.growth(len(rows)))
+        slots = self.table.append(
+            rows,
+            [id_ for batch in batches for id_ in batch.ids],
+            [at for batch in batches for at in batch.expires_ms],
+            changes[-1].hour,
+        )
+        self.attributes.append([each for batch in batches for each in batch.attributes])
+        if self.delta.room >= len(rows) and self._memory.take(self.delta.growth(len(rows))):
+            self.delta.append(rows, vectors)
+        else:  # the keeper is behind, or memory is short: they are found by their sketches meanwhile
+            self.table.set_sketches(slots, *self.sketches_of(vectors))
+            self.table.move(slots, LOOSE)
 
     def _end(self, rows: Rows) -> None:
         view = self.table.view()
@@ -302,11 +358,11 @@ class Collection:
                 self._end(np.array(lost, np.uint64))
             self.problems += [_lost(row) for row in lost]
 
-    def sketch(self, slots: Slots, vectors: Floats) -> None:
-        """Give rows their sketches. The first rows that get one decide the centre."""
+    def sketches_of(self, vectors: Floats) -> Sketches:
+        """Sketches, factors and squared lengths, as the table takes them. The first rows that get one decide the centre."""
         if self.sketcher is None:
             self.sketcher = Sketcher(self.dimensions, vectors[:LOAD_ROWS].mean(axis=0, dtype=np.float32))
-        self.table.set_sketches(slots, *self.sketcher.encode(vectors), np.einsum("nd,nd->n", vectors, vectors))
+        return *self.sketcher.encode(vectors), np.einsum("nd,nd->n", vectors, vectors)
 
     def touch(self, rows: Rows, hour: float) -> None:
         """Rows were found by a search."""
@@ -423,8 +479,3 @@ class Readers:
 
 def _lost(row: int) -> str:
     return f"row {row} has lost its vector. No search for a vector finds it: store it again, or delete it."
-
-
-def hour_now() -> float:
-    """Hours since 1970, with parts."""
-    return time.time() * 1000 / HOUR_MS

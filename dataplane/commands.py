@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dataplane import keys, records
-from dataplane.collection import Collection, Ended, RowBatch
+from dataplane import clock, keys, records
+from dataplane.collection import Change, Collection, Ended, RowBatch
 from dataplane.errors import NotFound
 from dataplane.records import RowRecord
 from dataplane.writer import Command, Draft
@@ -30,7 +30,7 @@ class _Change(Command):
 
     @property
     def _hour(self) -> float:
-        return self._now_ms / 3_600_000
+        return clock.hour(self._now_ms)
 
     def _check(self) -> None:
         if self._collection.dropped:
@@ -38,6 +38,8 @@ class _Change(Command):
 
     def _draft_ends(self, draft: Draft, ends: Sequence[tuple[int, int]]) -> None:
         """Rows end: pairs of the change's number and the row's."""
+        if not ends:
+            return
         collection = self._collection
         texts: list[str | None] = [None] * len(ends)
         if collection.record.text:
@@ -56,6 +58,19 @@ class _Change(Command):
         self._last = self._collection.seq
         draft.put("meta", self._collection.seq_key, keys.number(self._last), read_again=False)
 
+    @property
+    def target(self) -> Collection:
+        return self._collection
+
+    def change(self) -> Change | None:
+        """What memory is to know of it; None: nothing changed."""
+        return Change(0, self._last, None, self._ended, self._hour) if self._ended else None
+
+    def publish(self, others: Sequence[Command] = ()) -> None:
+        changes = [one.change() for one in (self, *others) if isinstance(one, _Change)]
+        if written := [change for change in changes if change is not None]:
+            self._collection.publish(written)
+
 
 class Upsert(_Change):
     """Insert rows; those with an id that is there already replace it. Ids within a batch differ. Result: rows that were new."""
@@ -63,12 +78,12 @@ class Upsert(_Change):
     def __init__(self, collection: Collection, batch: RowBatch, now_ms: int) -> None:
         super().__init__(collection, now_ms)
         self._batch = batch
+        self.looked_up = [collection.scope + keys.name(id_) for id_ in batch.ids]
         self.weight = len(batch) + sum(len(text) for text in batch.texts if text) // WEIGHED_CHARACTERS
 
     def draft(self, draft: Draft) -> int:
         self._check()
-        collection, batch = self._collection, self._batch
-        index = [collection.scope + keys.name(id_) for id_ in batch.ids]
+        collection, batch, index = self._collection, self._batch, self.looked_up
         replaced = draft.get_many("index", index)
         self._first = first = collection.reserve(len(batch))
         ends = [(first + at, int.from_bytes(old, "big")) for at, old in enumerate(replaced) if old is not None]
@@ -83,8 +98,8 @@ class Upsert(_Change):
         self._draft_seq(draft)
         return len(batch) - len(ends)
 
-    def publish(self) -> None:
-        self._collection.publish(self._first, self._last, self._batch, self._ended, self._hour)
+    def change(self) -> Change:
+        return Change(self._first, self._last, self._batch, self._ended, self._hour)
 
 
 class Delete(_Change):
@@ -92,13 +107,12 @@ class Delete(_Change):
 
     def __init__(self, collection: Collection, ids: Sequence[str], now_ms: int) -> None:
         super().__init__(collection, now_ms)
-        self._ids = ids
+        self.looked_up = [collection.scope + keys.name(id_) for id_ in ids]
         self.weight = len(ids)
 
     def draft(self, draft: Draft) -> int:
         self._check()
-        collection = self._collection
-        index = [collection.scope + keys.name(id_) for id_ in self._ids]
+        collection, index = self._collection, self.looked_up
         found = [(key, old) for key, old in zip(index, draft.get_many("index", index), strict=True) if old is not None]
         if not found:
             return 0
@@ -108,10 +122,6 @@ class Delete(_Change):
             draft.delete("index", key)
         self._draft_seq(draft)
         return len(found)
-
-    def publish(self) -> None:
-        if self._ended:
-            self._collection.publish(0, self._last, None, self._ended, self._hour)
 
 
 class Expire(_Change):
@@ -139,10 +149,6 @@ class Expire(_Change):
             draft.delete("index", collection.scope + keys.name(id_))
         self._draft_seq(draft)
         return len(found)
-
-    def publish(self) -> None:
-        if self._ended:
-            self._collection.publish(0, self._last, None, self._ended, self._hour)
 
 
 class Mend(_Change):
@@ -189,10 +195,6 @@ class Mend(_Change):
             return None
         return int.from_bytes(number, "big")
 
-    def publish(self) -> None:
-        if self._ended:
-            self._collection.publish(0, self._last, None, self._ended, self._hour)
-
 
 class Remake(Command):
     """Make a collection's memory anew from RocksDB. The keeper must be held."""
@@ -235,5 +237,5 @@ class Touch(Command):
     def draft(self, draft: Draft) -> None:
         """Nothing is stored: heat is kept by the snapshots."""
 
-    def publish(self) -> None:
+    def publish(self, others: Sequence[Command] = ()) -> None:
         self._collection.touch(self._rows, self._hour)

@@ -34,6 +34,19 @@ class DataPlaneConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     slow_search_ms: Annotated[
         float, Meta(description="A search that takes longer is logged, with the tiers it went through.", gt=0)
     ] = 250.0
+    history_after_s: Annotated[
+        float,
+        Meta(
+            description="Seconds after which events of logs leave the database for the history: compressed files beside it, from "
+            "which they are read as before.",
+            ge=1,
+            le=31_536_000,
+        ),
+    ] = 3600.0
+    history_keep_days: Annotated[
+        Annotated[float, Meta(ge=1, le=36_525)] | None,
+        Meta(description="Days after which events in the history are removed, within the hour. null: never."),
+    ] = None
     archive_every_s: Annotated[
         Annotated[float, Meta(ge=1, le=604_800)] | None,
         Meta(

@@ -1,6 +1,6 @@
 """Erasing: a tenant, a collection of it, or rows of a collection, so that nothing of it stays, and the proof.
 
-    1. rows, state and names are deleted, durably
+    1. rows, state and names are deleted, durably, and a tenant's own files; the history is written anew without it
     2. what is derived forgets: the full text is merged without the words that only they had; shards that hold them are removed;
        graph and snapshot are made anew; the texts of rows that ended, which `dead` keeps for the full text, are taken out
     3. RocksDB rewrites its tables, so that the deleted bytes are in no file
@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from dataplane import archive_erasure, keys, records, snapshot
+from dataplane import archive_erasure, attachments, filelist, keys, records, snapshot
 from dataplane.archive_erasure import Subject
 from dataplane.care import POLL_S, Progress, silent, text_built
 from dataplane.catalog import ROW_FAMILIES, ForgetTenant
 from dataplane.collection import Collection
-from dataplane.errors import DataPlaneError, NotFound, Unavailable
+from dataplane.errors import Damaged, DataPlaneError, NotFound, Unavailable
 from dataplane.records import RowRecord
 from dataplane.rocks import FAMILIES, Rocks
 from dataplane.threads import in_thread
@@ -48,8 +48,8 @@ class Receipt(Struct, frozen=True, kw_only=True):
     """What was erased, and how that was seen.
 
     `rows`: that were there when it began. `searched`: what was looked through afterwards: rows of the database, or families
-    that must be empty; rows in shards; nodes of a snapshot; objects of the archive. `left`: what was still found; empty, or it
-    is not done. `beyond`: what is out of reach.
+    that must be empty; files of all tenants; rows in shards; events in the history; nodes of a snapshot;
+    objects of the archive. `left`: what was still found; empty, or it is not done. `beyond`: what is out of reach.
     """
 
     tenant: str
@@ -140,7 +140,15 @@ async def _delete(plane: DataPlane, subject: Subject) -> _Taken:
         return _Taken(rows, 0, scopes or (whole,), tuple((scope, ROW_FAMILIES) for scope in scopes))
     await plane.state.drop_tenant(subject.tenant)
     await plane.writer.submit(ForgetTenant(subject.tenant), "durable")
-    return _Taken(rows, 0, (whole,), ((whole, FAMILIES),))
+    with contextlib.suppress(Damaged):  # what cannot be read, and so may have some, is found when it looks again
+        await plane.mover.forget()
+    await asyncio.to_thread(_remove_files, plane, subject.tenant)  # their records are gone by now
+    return _Taken(rows, 0, (whole, filelist.KNOWN), ((whole, FAMILIES),))
+
+
+def _remove_files(plane: DataPlane, tenant: str) -> None:
+    attachments.remove_tenant(plane.folder, tenant)
+    filelist.forget_owner(plane.rocks, f"{attachments.FILES.folder}/{attachments.tenant_folder(tenant)}")
 
 
 def _kept(plane: DataPlane, subject: Subject) -> list[Collection]:
@@ -200,7 +208,7 @@ class _WithoutText(Command):
 def _purge_derived(plane: DataPlane, collection: Collection, ids: frozenset[str]) -> None:
     with plane.keeper.held():
         if not collection.dropped:
-            plane.keeper.purge(collection, collection.shards.holding(ids))
+            plane.keeper.moves.purge(collection, collection.shards.holding(ids))
 
 
 def _rewrite(rocks: Rocks, prefixes: Sequence[bytes]) -> None:
@@ -219,6 +227,11 @@ def _look_again(plane: DataPlane, subject: Subject, taken: _Taken) -> tuple[dict
         left += _rows_left(collection, subject.ids, searched)
         with plane.keeper.held():  # which else may replace files meanwhile
             left += _derived_left(collection, subject.ids, taken.seq, searched)
+    if subject.collection is None:
+        found = attachments.of_tenant(plane.folder, subject.tenant)
+        left += [f"files: {path} is there; was it uploaded again? Erase again." for path in found]
+        left += _history_left(plane, subject.tenant, searched)
+        searched["files"] = attachments.count(plane.folder, attachments.FILES)
     for prefix, families in taken.empty:
         for family in families:
             if count := _count(plane.rocks, family, prefix):
@@ -229,6 +242,17 @@ def _look_again(plane: DataPlane, subject: Subject, taken: _Taken) -> tuple[dict
         time.sleep(POLL_S)
     left += [f"database: the file {name} is still being read. Erase again." for name in files]
     return searched, left
+
+
+def _history_left(plane: DataPlane, tenant: str, searched: dict[str, int]) -> Iterator[str]:
+    """Events of the tenant, by what shards say."""
+    try:
+        count, searched["history"] = plane.old_events.count(tenant)
+    except Damaged as error:
+        yield f"history: {error} Then erase again."
+        return
+    if count:
+        yield f"history: {count} events. Erase again."
 
 
 def _count(rocks: Rocks, family: str, prefix: bytes) -> int:

@@ -1,43 +1,59 @@
-"""Event logs: events with rising numbers, and how they are appended and trimmed.
+"""Event logs: events with rising numbers, and how they are appended, trimmed and read.
 
 Format. Family `events`: tenant + counted stream + number (8 bytes) -> EventRecord. Family `state`: tenant + FF 02 + stream ->
-StreamRecord, the log's head: the numbers of the last event and of the first that is kept.
+StreamRecord, the log's head: the numbers of the last event and of the first that is kept. The older events of a log may have
+left for the history (departures.py), where it has a name that no later log of this name has.
 
-Invariant: the events first..last are stored, all of them, and no others; the first event ever has number 1. The head changes
-in the batch that adds or removes events. So numbers have no gap and none repeats: not after a crash, which leaves whole
-batches, and not in a log that was trimmed to nothing, whose head stays. A log that is dropped loses its head too: one made
-later under its name begins at 1.
+Invariant: the events first..last are stored, all of them, each in RocksDB or in the history (until that gives them up, by
+age), and the first event ever has number 1. The head changes in the batch that adds or removes events. So numbers have no gap
+and none repeats: not after a crash, which leaves whole batches, and not in a log that was trimmed to nothing, whose head stays.
+A log that is dropped loses its head too: one made later under its name begins at 1.
 
 Trimming removes from the front in steps of TRIM_EVENTS, each a batch that leaves the invariant true. A crash between
-leaves a log that was trimmed to a smaller number.
+leaves a log that was trimmed to a smaller number. What was trimmed or dropped in the history is noted there (forgetting.py).
+
+Reading. Events leave RocksDB only when the history has them. So a number that RocksDB does not show, up to the last one, is
+then in the history, whatever moves meanwhile; one that is in both is given from RocksDB.
 """
 
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from dataplane import keys, versioned
 from dataplane.errors import InvalidInput, VersionConflict
+from dataplane.forgetting import EVERYTHING, log_name, note_log
 from dataplane.records import EventRecord, StreamRecord, decode, encode
 from dataplane.rocks import Rocks
 from dataplane.writer import Command, Draft
+
+if TYPE_CHECKING:
+    from dataplane.oldevents import OldEvents
 
 FAMILY = "events"
 MAX_APPEND_EVENTS = 256  # an append is one batch, whose write holds the GIL
 MAX_APPEND_BYTES = 1 << 20
 TRIM_EVENTS = 128
 PAGE_BYTES = 8 << 20
+_TOKEN_BYTES = 6
+
+Page = list[tuple[int, EventRecord]]
 
 
 class Stream:
     """Where a log lies. Raises InvalidInput for names that cannot be."""
 
     def __init__(self, tenant: str, name: str) -> None:
-        prefix = keys.tenant_prefix(tenant)
+        self.tenant = tenant
         self.name = name
-        self.events = prefix + keys.counted_name(name, "stream")
-        self.head = prefix + versioned.STREAMS + keys.name(name, "stream")
+        self.prefix = keys.tenant_prefix(tenant)
+        self.events = self.prefix + keys.counted_name(name, "stream")
+        self.head = self.prefix + versioned.STREAMS + keys.name(name, "stream")
 
     def read_head(self, stored: bytes | None) -> StreamRecord:
         """The head in `stored`, the value of its key."""
@@ -62,7 +78,8 @@ class Append(Command):
 
     def draft(self, draft: Draft) -> int:
         stream = self._stream
-        head = stream.read_head(draft.get(versioned.FAMILY, stream.head))
+        stored = draft.get(versioned.FAMILY, stream.head)
+        head = stream.read_head(stored) if stored else StreamRecord(0, token=secrets.token_hex(_TOKEN_BYTES))
         if self._expected is not None and self._expected != head.last:
             raise VersionConflict(
                 f"the last event of {stream.name!r} is {head.last}, and {self._expected} was expected: read on from there.",
@@ -73,7 +90,7 @@ class Append(Command):
         for number, event in enumerate(self._encoded, head.last + 1):
             draft.put(FAMILY, stream.events + keys.number(number), event, read_again=False)
         last = head.last + len(self._encoded)
-        draft.put(versioned.FAMILY, stream.head, encode(StreamRecord(last, head.first)))
+        draft.put(versioned.FAMILY, stream.head, encode(replace(head, last=last)))
         return last
 
 
@@ -89,12 +106,15 @@ class Trim(Command):
     def draft(self, draft: Draft) -> int:
         stream = self._stream
         head = stream.read_head(draft.get(versioned.FAMILY, stream.head))
-        through = min(self._through, head.last, head.first + TRIM_EVENTS - 1)
+        begin = max(head.first, head.moved + 1)  # those before are not in RocksDB
+        through = min(self._through, head.last, begin + TRIM_EVENTS - 1)
         if through < head.first:
             return head.first
-        for number in range(head.first, through + 1):
+        for number in range(begin, through + 1):
             draft.delete(FAMILY, stream.events + keys.number(number))
-        draft.put(versioned.FAMILY, stream.head, encode(StreamRecord(head.last, through + 1)))
+        if head.moving >= head.first:
+            note_log(draft, stream.prefix, stream.name, head.token, through)
+        draft.put(versioned.FAMILY, stream.head, encode(replace(head, first=through + 1)))
         return through + 1
 
 
@@ -105,10 +125,15 @@ class Drop(Command):
         self._stream = stream
 
     def draft(self, draft: Draft) -> bool:
-        if draft.get(versioned.FAMILY, self._stream.head) is None:
+        stream = self._stream
+        stored = draft.get(versioned.FAMILY, stream.head)
+        if stored is None:
             return False
-        draft.delete(versioned.FAMILY, self._stream.head)
-        draft.delete_prefix(FAMILY, self._stream.events)
+        head = stream.read_head(stored)
+        if head.moving:
+            note_log(draft, stream.prefix, stream.name, head.token, EVERYTHING)
+        draft.delete(versioned.FAMILY, stream.head)
+        draft.delete_prefix(FAMILY, stream.events)
         return True
 
 
@@ -117,17 +142,55 @@ def read_last(rocks: Rocks, stream: Stream) -> int:
     return stream.read_head(rocks.get(versioned.FAMILY, stream.head)).last
 
 
-def read(rocks: Rocks, stream: Stream, after: int, limit: int) -> list[tuple[int, EventRecord]]:
-    """Events with numbers above `after`, in order: at most `limit`, and no more once PAGE_BYTES are read. Raises Damaged."""
-    page: list[tuple[int, EventRecord]] = []
+def read(rocks: Rocks, stream: Stream, after: int, limit: int, old: OldEvents | None = None) -> Page:
+    """Events with numbers above `after`, in order: at most `limit`, and no more once PAGE_BYTES are read.
+
+    `old`: where those are that RocksDB has no more. Raises Damaged, Closed.
+    """
+    while True:
+        head = stream.read_head(rocks.get(versioned.FAMILY, stream.head))
+        page, from_history = _page(rocks, stream, head, (after, limit), old)
+        if not from_history or stream.read_head(rocks.get(versioned.FAMILY, stream.head)).token == head.token:
+            return page  # otherwise the log was dropped meanwhile, and a new one has its name
+
+
+def _page(
+    rocks: Rocks, stream: Stream, head: StreamRecord, wanted: tuple[int, int], old: OldEvents | None
+) -> tuple[Page, bool]:
+    """As `read`. And whether it has something from the history."""
+    after, limit = wanted
+    page: Page = []
+    size, following, from_history = 0, max(after + 1, head.first), False
+    while len(page) < limit and size < PAGE_BYTES:
+        # While the history is to be read first, only where RocksDB begins is of interest.
+        room = 1 if old is not None and following <= head.moved else limit - len(page)
+        recent, read_bytes = _recent(rocks, stream, max(following, head.moved + 1), room, PAGE_BYTES - size)
+        end = recent[0][0] - 1 if recent else head.last
+        if old is None or following > end:
+            page += recent
+            size += read_bytes
+            break
+        found = []
+        if old.is_there or head.moving >= following:
+            log = log_name(stream.name, head.token)
+            found = old.span(stream.tenant, log, range(following, end + 1), limit - len(page), PAGE_BYTES - size)
+        page += [(event.seq, EventRecord(event.kind, event.time_ms, event.payload)) for event in found]
+        size += sum(len(event.payload) for event in found)
+        following, from_history = end + 1, True
+    return page, from_history
+
+
+def _recent(rocks: Rocks, stream: Stream, start: int, limit: int, max_bytes: int) -> tuple[Page, int]:
+    """Events in RocksDB from number `start` on, and their bytes."""
+    page: Page = []
     size = 0
-    with contextlib.closing(rocks.scan(FAMILY, stream.events, start=keys.number(after + 1))) as found:
+    with contextlib.closing(rocks.scan(FAMILY, stream.events, start=keys.number(start))) as found:
         for key, stored in found:
             page.append((int.from_bytes(key[-8:], "big"), decode(EventRecord, stored)))
             size += len(stored)
-            if len(page) == limit or size >= PAGE_BYTES:
+            if len(page) == limit or size >= max_bytes:
                 break
-    return page
+    return page, size
 
 
 def _encoded(events: Sequence[EventRecord]) -> list[bytes]:

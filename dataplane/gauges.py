@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from msgspec import Struct
 
-from dataplane.collection import Collection, hour_now
+from dataplane import clock
+from dataplane.collection import Collection
 from dataplane.errors import DataPlaneError
 from dataplane.planestatus import CollectionStatus, Figures, collection_status
 from dataplane.table import FRESH as IN_DELTA
@@ -108,7 +109,7 @@ def _heat(collection: Collection) -> tuple[float, float]:
         step = max(len(view) // SAMPLE, 1)
         accesses, hours = (column[::step].copy() for column in collection.table.accessed())
         alive, place = view.alive[::step].copy(), view.place[::step].copy()
-    heat = accesses.astype(np.float64) * DECAY ** np.maximum(hour_now() - hours.astype(np.float64), 0)
+    heat = accesses.astype(np.float64) * DECAY ** np.maximum(clock.hour(clock.now_ms()) - hours.astype(np.float64), 0)
     hot = (place == IN_DELTA) | (place == HOT)
     means = [float(heat[alive & chosen].mean()) if (alive & chosen).any() else 0.0 for chosen in (hot, ~hot)]
     return means[0], means[1]

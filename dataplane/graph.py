@@ -4,8 +4,8 @@ Nodes are numbered in the order in which they were added, each has its row's num
 row ended is masked: searches walk through it and do not give it back. Masked nodes cost memory and time until the graph is
 built anew, which its owner does past a share of them. faiss's own arrays hold the vectors, and there is no second copy.
 
-faiss releases the GIL in every call, and is not safe for a search beside an add: a readers-writer lock holds them apart, and
-`add` takes it for a few rows at a time while somebody searches.
+faiss releases the GIL in every call, and is not safe for a search beside an add: locks.py holds them apart. `add` adds a few
+rows at a time, and runs the searches that came meanwhile in between.
 
 Growth: faiss keeps vectors in one array that doubles, so that for a moment both the old and the new one are there
 (`moving_bytes` tells). A graph that is made with a `reserve` has the memory for so many nodes from the beginning.
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataplane.errors import Damaged
-from dataplane.locks import ReadersWriterLock
+from dataplane.locks import SharedTurns
 
 Metric = Literal["cosine", "dot", "l2"]
 Floats = NDArray[np.float32]
@@ -32,8 +32,8 @@ Rows = NDArray[np.uint64]
 LINKS = 16  # M: half the links of a node at the lowest level
 EF_CONSTRUCTION = 128
 EF_SEARCH = 144  # recall@10 0.992 to 0.994 on 100,000 WordNet glosses of 256 dimensions
-PIECE = 4  # rows added at a time while searches go on: about two milliseconds
-PIECE_ALONE = 64
+PIECE = 2  # rows added before the searches that came meanwhile: about a millisecond
+PIECE_ALONE = 16  # while none comes; each end of a piece waits for the interpreter's lock
 
 
 class Graph:
@@ -60,7 +60,7 @@ class Graph:
         self._live = live  # one bit a node, in bytes
         self._masked = masked
         self._room = len(rows)  # nodes for which there is memory
-        self._lock = ReadersWriterLock()
+        self._turns = SharedTurns()
         self._bits = threading.Lock()  # of `_live`: the writer's thread masks nodes while the keeper's adds others
         self._selector: Any = None
         self._kept_options: dict[int, Any] = {}
@@ -111,14 +111,16 @@ class Graph:
             self._rows = grown
         self._rows[first : first + len(rows)] = rows
         self._room = self._room_for(len(rows))
-        start = 0
-        while start < len(vectors):
-            with self._lock.writing():
-                count = PIECE if self._lock.contended else PIECE_ALONE
-                part = np.ascontiguousarray(vectors[start : start + count])
-                self._index.add(part)
-                self._unmask(first + start, len(part))
-            start += len(part)
+        self._unmask(first, len(rows))
+        wanted = np.ascontiguousarray(vectors, np.float32)
+        into: Any = self._index
+        with self._turns.writing() as serve:
+            start, piece = 0, PIECE
+            while start < len(rows):
+                part = wanted[start : start + piece]
+                into.add_c(len(part), _address(part))
+                start += len(part)
+                piece = PIECE if serve() else min(2 * piece, PIECE_ALONE)
         return first
 
     def _unmask(self, start: int, count: int) -> None:
@@ -146,10 +148,12 @@ class Graph:
         scores, nodes = np.empty(k, np.float32), np.empty(k, np.int64)
         wanted = np.ascontiguousarray(query, np.float32)
         into: Any = self._index
-        with self._lock.reading():
-            options = self._options(max(ef, k))
+
+        def searched() -> None:
             # faiss's own wrapper takes 30 microseconds for its checks. One query is searched by one thread.
-            into.search_c(1, _address(wanted), k, _address(scores), _address(nodes), options)
+            into.search_c(1, _address(wanted), k, _address(scores), _address(nodes), self._options(max(ef, k)))
+
+        self._turns.read(searched)
         if nodes[-1] < 0:
             found = nodes >= 0
             nodes, scores = nodes[found], scores[found]
@@ -169,7 +173,7 @@ class Graph:
     @property
     def busy(self) -> bool:
         """Whether a search would have to wait for rows to be added."""
-        return self._lock.written
+        return self._turns.written
 
     def _mask(self) -> Any:
         selector: Any = self._selector  # another search may make one at the same time
@@ -199,18 +203,20 @@ class Graph:
 
     def vectors(self, nodes: Nodes) -> Floats:
         """Copies of the vectors of some nodes, shape [n, dimensions]."""
-        with self._lock.reading():
+
+        def copied() -> Floats:
             storage: Any = faiss.downcast_index(self._index.storage)
             every = faiss.rev_swig_ptr(storage.get_xb(), len(self) * self.dimensions)
             return np.array(every.reshape(-1, self.dimensions)[nodes])
 
+        return self._turns.read(copied)
+
     def save(self, path: Path) -> None:
         """Write the index to a file; searches go on. Raises OSError."""
-        with self._lock.reading():
-            try:
-                faiss.write_index(self._index, str(path))
-            except RuntimeError as error:
-                raise OSError(f"the graph could not be written to {path}: {error}") from error
+        try:
+            self._turns.read(lambda: faiss.write_index(self._index, str(path)))
+        except RuntimeError as error:
+            raise OSError(f"the graph could not be written to {path}: {error}") from error
 
     @classmethod
     def load(cls, path: Path, like: Graph, rows: Rows, live: NDArray[np.bool_]) -> Graph:

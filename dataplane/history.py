@@ -24,44 +24,36 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 
 from dataplane.errors import Closed, Damaged, DataPlaneError, NotFound
 from dataplane.files import remove_files, remove_leftovers, storage_errors, write_bytes
-from dataplane.logmanifest import MANIFEST, Manifest, remove_unnamed, shard_name, shard_names
+from dataplane.liveshards import Live, may_hold, may_hold_any, mergeable, refuse_unread, whereabouts
+from dataplane.logmanifest import MANIFEST, Manifest, misnamed, remove_unnamed, shard_name, shard_names
 from dataplane.logshards import (
     LARGEST_SEQ,
     LogEvent,
-    LogIndex,
     LogShard,
     LogShardEntry,
     OpenShards,
+    damage,
     stream_key,
     write_log_shard,
 )
-from dataplane.parquet import REPAIR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from dataplane.liveshards import Place
+
 T = TypeVar("T")
-_Place: TypeAlias = tuple[str, str, int]
 
 OPEN_SHARDS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class _Live:
-    """A valid shard: its index, or what keeps it from being read."""
-
-    entry: LogShardEntry
-    index: LogIndex | None
-    problem: Damaged | None = None
 
 
 class History:
@@ -130,7 +122,49 @@ class History:
 
     def scan(self, tenant: str, stream: str, after: int = -1, limit: int = 100) -> list[LogEvent]:
         """A stream's next events after sequence number `after`, rising, at most `limit`. Raises as `read` does."""
-        return self._answer(lambda shards: self._scan(shards, (tenant, stream), after, limit))
+
+        def ask(shards: tuple[Live, ...]) -> list[LogEvent]:
+            refuse_unread(shards)
+            return self._scan(shards, (tenant, stream), range(max(after + 1, 0), LARGEST_SEQ + 1), limit)
+
+        return self._answer(ask)
+
+    def span(self, tenant: str, stream: str, seqs: range, limit: int, max_bytes: int) -> list[LogEvent]:
+        """A stream's events with numbers in `seqs`, rising: at most `limit`, and no more once `max_bytes` of payload are read.
+
+        Raises ChecksumMismatch or Damaged if one of them is missing and may be where nothing can be read, Closed.
+        """
+
+        def ask(shards: tuple[Live, ...]) -> list[LogEvent]:
+            page = self._scan(shards, (tenant, stream), seqs, limit, max_bytes)
+            whole = len(page) == limit or sum(len(event.payload) for event in page) >= max_bytes
+            end = page[-1].seq + 1 if whole and page else seqs.stop
+            if len(page) < end - seqs.start:
+                refuse_unread(shards)
+            return page
+
+        return self._answer(ask)
+
+    def conflicting(self, events: Sequence[LogEvent]) -> list[LogEvent]:
+        """Those of `events` in whose place another one is. Raises ChecksumMismatch or Damaged if a place cannot be read."""
+        by_place = {_place(event): event for event in events}
+        found: dict[Place, LogEvent] = {}
+
+        def ask(shards: tuple[Live, ...]) -> list[LogEvent]:
+            for live, group, _ in whereabouts(shards, list(by_place)):
+                found.update((_place(event), event) for event in self._open.get(live.entry).events(group))
+            return [event for place, event in by_place.items() if found.get(place, event) != event]
+
+        return self._answer(ask)
+
+    def count(self, tenant: str) -> int:
+        """How many events of a tenant there are, by reading every shard that may hold one. Raises as `read` does."""
+
+        def ask(shards: tuple[Live, ...]) -> int:
+            held = [live.entry for live in shards if may_hold(live, tenant, None)]
+            return sum(event.tenant == tenant for entry in held for event in self._events(entry))
+
+        return self._answer(ask)
 
     def compact(self, max_rows: int) -> int:
         """Merge neighbouring shards into ones of at most `max_rows` rows. Returns how many shards fewer there are.
@@ -142,7 +176,7 @@ class History:
             self._check_open()
             before = len(self._shards)
             skipped: set[str] = set()
-            while group := _mergeable(self._shards, max_rows, skipped):
+            while group := mergeable(self._shards, max_rows, skipped):
                 try:
                     self._replace(group, lambda _: True)
                 except Damaged:
@@ -174,10 +208,30 @@ class History:
             rows = self._rows()
             self._filter(
                 self._shards,
-                lambda live: _may_hold(live, tenant, stream),
+                lambda live: may_hold(live, tenant, stream),
                 lambda event: event.tenant != tenant or stream not in {None, event.stream},
             )
             return rows - self._rows()
+
+    def forget(self, seqs: Mapping[tuple[str, str], range]) -> int:
+        """Remove events by tenant and stream, and the range of their numbers. Returns how many. Raises as `erase` does."""
+        with self._changing:
+            self._check_open()
+            rows = self._rows()
+            keys = np.array([stream_key(*place) for place in seqs], dtype=np.uint64)
+            self._filter(
+                self._shards,
+                lambda live: may_hold_any(live, keys),
+                lambda event: event.seq not in seqs.get((event.tenant, event.stream), ()),
+            )
+            return rows - self._rows()
+
+    def link(self, link: Callable[[Path], None]) -> None:
+        """Call `link` with every file, manifest last, as they are at one moment. None of them is changed in place later."""
+        with self._changing:
+            self._check_open()
+            for name in (*(entry.name for entry in self.entries), MANIFEST):
+                link(self._folder / name)
 
     def discard(self, name: str) -> None:
         """Remove a shard with all that it holds: the last resort for a damaged one. Raises NotFound."""
@@ -189,33 +243,25 @@ class History:
 
     def verify(self) -> list[str]:
         """Read everything, and say what is wrong: one sentence a problem. Changes go on meanwhile."""
+        return self.misnamed() + [problem for found in self.damaged().values() for problem in found]
+
+    def damaged(self) -> dict[str, list[str]]:
+        """Read every shard, and say what is wrong with it: the damaged ones by name. Changes go on meanwhile."""
+        damaged = {}
+        for live in self._shards:
+            self._check_open()
+            found = damage(self._folder / live.entry.name, live.entry)
+            if found and live.entry in self.entries:
+                damaged[live.entry.name] = found
+        return damaged
+
+    def misnamed(self) -> list[str]:
+        """What is wrong with the manifest, or not in it."""
         with self._changing:
             self._check_open()
-            shards = self._shards
-            problems = self._verify_names()
-        for live in shards:
-            try:
-                with contextlib.closing(LogShard(self._folder / live.entry.name, live.entry)) as shard:
-                    found = shard.verify()
-            except Damaged as error:
-                found = [str(error)]
-            if found and live.entry in self.entries:
-                problems += found
-        return problems
+            return misnamed(self._folder, self.entries)
 
-    def _verify_names(self) -> list[str]:
-        path = self._folder / MANIFEST
-        problems = []
-        try:
-            if Manifest.read(path).shards != self.entries:
-                problems.append(f"{path} does not name the shards that are in use. {REPAIR}")
-        except Damaged as error:
-            problems.append(str(error))
-        named = {entry.name for entry in self.entries}
-        unnamed = (name for name in shard_names(self._folder) if name not in named)
-        return problems + [f"{self._folder / name} is in no manifest. {REPAIR}" for name in unnamed]
-
-    def _answer(self, ask: Callable[[tuple[_Live, ...]], T]) -> T:
+    def _answer(self, ask: Callable[[tuple[Live, ...]], T]) -> T:
         """Ask the valid shards, once more if they were replaced or closed by others meanwhile."""
         while True:
             self._check_open()
@@ -228,7 +274,7 @@ class History:
                 if shards is self._shards:
                     raise
 
-    def _find(self, shards: tuple[_Live, ...], tenant: str, stream: str, seq: int) -> LogEvent | None:
+    def _find(self, shards: tuple[Live, ...], tenant: str, stream: str, seq: int) -> LogEvent | None:
         if not 0 <= seq <= LARGEST_SEQ:
             return None
         key = stream_key(tenant, stream)
@@ -236,52 +282,61 @@ class History:
             group = live.index.find(key, seq) if live.index else None
             if group is not None and (event := self._open.get(live.entry).find(group, tenant, stream, seq)):
                 return event
-        _refuse_unread(shards)
+        refuse_unread(shards)
         return None
 
-    def _scan(self, shards: tuple[_Live, ...], place: tuple[str, str], after: int, limit: int) -> list[LogEvent]:
-        _refuse_unread(shards)
+    def _scan(
+        self,
+        shards: tuple[Live, ...],
+        place: tuple[str, str],
+        seqs: range,
+        limit: int,
+        max_bytes: float = math.inf,
+    ) -> list[LogEvent]:
         key = stream_key(*place)
         runs = sorted(
             (first, count, number, group)
             for number, live in enumerate(shards)
             if live.index
-            for first, count, group in live.index.after(key, after)
+            for first, count, group in live.index.after(key, seqs.start - 1)
+            if first < seqs.stop
         )
         decoded: dict[tuple[int, int], dict[int, LogEvent]] = {}
         found: dict[int, LogEvent] = {}
+        size = 0
         for first, count, number, group in runs:
-            if len(found) >= limit:
+            if len(found) >= limit or size >= max_bytes:
                 break
             if (number, group) not in decoded:
                 events = self._open.get(shards[number].entry).events(group)
                 decoded[number, group] = {event.seq: event for event in events if (event.tenant, event.stream) == place}
-            for seq in range(max(first, after + 1), first + count):
-                if event := decoded[number, group].get(seq):
-                    found.setdefault(seq, event)
+            for seq in range(max(first, seqs.start), min(first + count, seqs.stop)):
+                if seq not in found and (event := decoded[number, group].get(seq)):
+                    found[seq] = event
+                    size += len(event.payload)
         return [found[seq] for seq in sorted(found)[:limit]]
 
     def _without_known(self, events: Iterable[LogEvent]) -> list[LogEvent]:
         """The events that no shard holds, each once, in order of time."""
-        fresh: dict[_Place, LogEvent] = {}
+        fresh: dict[Place, LogEvent] = {}
         for event in events:
             fresh.setdefault(_place(event), event)
-        places = list(fresh)
-        keys = np.array([stream_key(tenant, stream) for tenant, stream, _ in places], dtype=np.uint64)
-        seqs = np.array([min(max(seq, 0), LARGEST_SEQ) for _, _, seq in places], dtype=np.uint64)
-        for live in self._shards:
-            groups = live.index.find_all(keys, seqs) if live.index else np.full(len(places), -1)
-            for group in np.unique(groups[groups >= 0]).tolist():
-                known: Iterable[_Place] = [places[position] for position in np.flatnonzero(groups == group)]
-                # A row group that cannot be read leaves the index's word, which was checked.
-                with contextlib.suppress(Damaged):
-                    known = {_place(event) for event in self._open.get(live.entry).events(group)}
-                for place in known:
-                    fresh.pop(place, None)
+
+        def ask(shards: tuple[Live, ...]) -> set[Place]:
+            known: set[Place] = set()
+            for live, group, places in whereabouts(shards, list(fresh)):
+                try:
+                    known.update(_place(event) for event in self._open.get(live.entry).events(group))
+                except Damaged:  # it leaves the index's word, which was checked
+                    known.update(places)
+            return known
+
+        for place in self._answer(ask):
+            fresh.pop(place, None)
         return sorted(fresh.values(), key=lambda event: (event.time_ms, event.tenant, event.stream, event.seq))
 
     def _filter(
-        self, shards: Iterable[_Live], concerns: Callable[[_Live], bool], keep: Callable[[LogEvent], bool]
+        self, shards: Iterable[Live], concerns: Callable[[Live], bool], keep: Callable[[LogEvent], bool]
     ) -> None:
         """Rewrite those of `shards` that it concerns. What is damaged is raised when the others are done."""
         unread = None
@@ -294,7 +349,7 @@ class History:
         if unread:
             raise unread
 
-    def _replace(self, group: Sequence[_Live], keep: Callable[[LogEvent], bool]) -> None:
+    def _replace(self, group: Sequence[Live], keep: Callable[[LogEvent], bool]) -> None:
         """Put the events of neighbouring shards that are to be kept into one new shard, or none."""
         kept = (event for live in group for event in self._events(live.entry) if keep(event))
         first = next(kept, None)
@@ -311,13 +366,13 @@ class History:
         self._next_number += 1
         return write_log_shard(self._folder, shard_name(number), events)
 
-    def _load(self, entry: LogShardEntry) -> _Live:
+    def _load(self, entry: LogShardEntry) -> Live:
         try:
-            return _Live(entry, self._open.get(entry).index())
+            return Live(entry, self._open.get(entry).index())
         except Damaged as error:
-            return _Live(entry, None, error)
+            return Live(entry, None, error)
 
-    def _commit(self, shards: tuple[_Live, ...]) -> None:
+    def _commit(self, shards: tuple[Live, ...]) -> None:
         """Make `shards` the valid ones, on disk and in memory, and remove the others."""
         path = self._folder / MANIFEST
         entries = tuple(live.entry for live in shards)
@@ -344,36 +399,5 @@ class History:
             raise Closed(f"The history in {self._folder} is closed.")
 
 
-def _place(event: LogEvent) -> _Place:
+def _place(event: LogEvent) -> Place:
     return event.tenant, event.stream, event.seq
-
-
-def _refuse_unread(shards: tuple[_Live, ...]) -> None:
-    """Raise what keeps a shard from being read, if there is one: what it holds is not known."""
-    for live in shards:
-        if live.problem:
-            raise type(live.problem)(str(live.problem)) from live.problem
-
-
-def _may_hold(live: _Live, tenant: str, stream: str | None) -> bool:
-    _refuse_unread((live,))
-    if live.index is None or not live.index.holds_tenant(tenant):
-        return False
-    return stream is None or live.index.holds_stream(stream_key(tenant, stream))
-
-
-def _mergeable(shards: tuple[_Live, ...], max_rows: int, skipped: set[str]) -> list[_Live]:
-    """Neighbours to merge into one shard of at most `max_rows` rows; none if no merge is worth while."""
-    group: list[_Live] = []
-    for live in (*shards, None):
-        rows = [member.entry.rows for member in group]
-        fits = live and not live.problem and live.entry.name not in skipped and sum(rows) + live.entry.rows <= max_rows
-        if live and fits:
-            group.append(live)
-            continue
-        while len(group) > 1 and 2 * max(rows) > sum(rows):
-            del group[0], rows[0]
-        if len(group) > 1:
-            return group
-        group = [live] if live and not live.problem and live.entry.name not in skipped else []
-    return []

@@ -37,9 +37,12 @@ _log = logging.getLogger(__name__)
 
 
 class TextFeed:
-    """The full text of one collection, and what is on its way there. `wake` tells the thread that there is work."""
+    """The full text of one collection, and what is on its way there.
 
-    def __init__(self, rocks: Rocks, scope: bytes, path: Path, wake: Callable[[], None]) -> None:
+    `wake()` tells the thread that there is work, `wake(True)` that somebody waits for it.
+    """
+
+    def __init__(self, rocks: Rocks, scope: bytes, path: Path, wake: Callable[[bool], None]) -> None:
         self._rocks = rocks
         self._scope = scope
         self._path = path
@@ -50,7 +53,6 @@ class TextFeed:
         self._written = 0  # the last change that the index should have
         self._closed = False
         self._retry_at = 0.0
-        self.awaited = 0  # searches that wait for what is on its way
         self.behind = False  # the feed was thrown away
         self._unusable = False  # the index is damaged, and has to be made anew
         self.problem: str | None = None  # why
@@ -73,7 +75,7 @@ class TextFeed:
                 self._pending_characters += _characters(added, removed)
                 if self._pending_rows > FEED_ROWS or self._pending_characters > FEED_CHARACTERS:
                     self._throw_away()
-        self._wake()
+        self._wake(False)
 
     def _throw_away(self) -> None:
         self._pending.clear()
@@ -150,7 +152,7 @@ class TextFeed:
             self._unusable = True
             self._retry_at = 0.0
             self.problem = None
-        self._wake()
+        self._wake(False)
 
     def wait_for_end(self, timeout_s: float) -> bool:
         """Wait until the index has all that was written, or has failed (`problem`), or is closed; False: not yet."""
@@ -186,13 +188,13 @@ class TextFeed:
 
     def _wait(self, wanted: int, deadline: float) -> bool:
         with self._changed:
-            self.awaited += 1
-            complete = self._changed.wait_for(
-                lambda: self._closed or self._stuck or (self.index.seq >= wanted and not self._unusable),
-                max(deadline - time.monotonic(), 0),
-            )
-            self.awaited -= 1
-            return complete and not self._stuck
+
+            def ended() -> bool:
+                return self._closed or self._stuck or (self.index.seq >= wanted and not self._unusable)
+
+            if not ended():
+                self._wake(True)
+            return self._changed.wait_for(ended, max(deadline - time.monotonic(), 0)) and not self._stuck
 
     @property
     def _stuck(self) -> bool:
@@ -247,12 +249,16 @@ class Indexer:
     def __init__(self, feeds: Callable[[], Sequence[TextFeed]]) -> None:
         self._feeds = feeds
         self._woken = threading.Event()
+        self._hurried = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="dataplane-text", daemon=True)
 
-    def wake(self) -> None:
-        """There is work."""
-        self._woken.set()
+    def wake(self, hurry: bool = False) -> None:
+        """There is work; `hurry`: somebody waits for it."""
+        if hurry:
+            self._hurried.set()
+        if not self._woken.is_set():
+            self._woken.set()
 
     def start(self) -> None:
         """Begin."""
@@ -261,20 +267,15 @@ class Indexer:
     def stop(self) -> None:
         """End after the transaction that goes on."""
         self._stopping = True
-        self._woken.set()
+        self.wake(hurry=True)
         if self._thread.ident is not None:
             self._thread.join()
-
-    def _gather(self) -> None:
-        """Let more changes come, which share a transaction, unless somebody waits for these."""
-        until = time.monotonic() + GATHER_S
-        while time.monotonic() < until and not self._stopping and not any(feed.awaited for feed in self._feeds()):
-            time.sleep(GATHER_S / 10)
 
     def _run(self) -> None:
         while not self._stopping:
             self._woken.wait(RETRY_S)
-            self._gather()
+            self._hurried.wait(GATHER_S)  # more changes come, which share a transaction
+            self._hurried.clear()
             self._woken.clear()
             for feed in self._feeds():
                 while feed.has_work and not self._stopping:

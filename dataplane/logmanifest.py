@@ -17,7 +17,7 @@ import msgspec
 from dataplane.errors import ChecksumMismatch, Damaged, UnsupportedFormat
 from dataplane.files import remove_files
 from dataplane.logshards import LogShardEntry
-from dataplane.parquet import reading
+from dataplane.parquet import REPAIR, reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,3 +74,17 @@ def remove_unnamed(folder: Path, entries: Iterable[LogShardEntry]) -> None:
     surplus = [name for name in shard_names(folder) if name not in named]
     if surplus:
         remove_files(folder, surplus)
+
+
+def misnamed(folder: Path, entries: tuple[LogShardEntry, ...]) -> list[str]:
+    """What is wrong with the manifest in `folder`, where these shards are in use, and files that none names."""
+    path = folder / MANIFEST
+    problems = []
+    try:
+        if Manifest.read(path).shards != entries:
+            problems.append(f"{path} does not name the shards that are in use. {REPAIR}")
+    except Damaged as error:
+        problems.append(str(error))
+    named = {entry.name for entry in entries}
+    unnamed = (name for name in shard_names(folder) if name not in named)
+    return problems + [f"{folder / name} is in no manifest. {REPAIR}" for name in unnamed]

@@ -16,9 +16,9 @@ names file and group.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import threading
-import time
 import zlib
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from dataplane import clock
 from dataplane.errors import Damaged, InvalidInput, UnsupportedFormat
 from dataplane.files import sha256_file, write_atomically
 from dataplane.parquet import REPAIR, CheckedFile, Column, GroupReader, GroupWriter, read_layout, reading
@@ -259,6 +260,15 @@ class LogShard:
             return self._reader.read(group, COLUMNS)
 
 
+def damage(path: Path, entry: LogShardEntry) -> list[str]:
+    """What is wrong with the log shard `path`, a sentence a problem, by reading all of it."""
+    try:
+        with contextlib.closing(LogShard(path, entry)) as shard:
+            return shard.verify()
+    except Damaged as error:
+        return [str(error)]
+
+
 class OpenShards:
     """The log shards of a folder that are open: the most recently used, at most `most`. Any thread may call."""
 
@@ -372,7 +382,7 @@ def _write(path: Path, name: str, events: Iterable[LogEvent]) -> LogShardEntry:
             groups=tuple(groups),
             oldest_ms=oldest,
             newest_ms=newest,
-            created_at=time.time_ns() // 1_000_000,
+            created_at=clock.now_ms(),
         )
     finally:
         file.close()

@@ -3,25 +3,30 @@
     manifests/NNNNNNNNNNNNNNNNNNNN.json    {"sha256": "...", "manifest": {...}}
 
 The checksum is that of the bytes of `manifest` as they lie there. A manifest names every segment that counts, with size and
-SHA-256. The newest one that is whole counts. Of two writers who put the same number, the store lets one win and tells the
-other; a manifest also says which box wrote it, and a box goes on only from a manifest that it knows (archive_position.py).
+SHA-256; some of them are the list of files, with their parts (filelist.py). The newest one that is whole counts. Of two
+writers who put the same number, the store lets one win and tells the other; a manifest also says which box wrote it, and a
+box goes on only from a manifest that it knows (archive_position.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
 
+from dataplane import filelist
+from dataplane.attachments import FOLDER as ATTACHMENTS
+from dataplane.attachments import Attachment, Part
 from dataplane.bucket import Bucket
 from dataplane.errors import ChecksumMismatch, Conflict, Damaged, DataPlaneError, NotFound, UnsupportedFormat
 from dataplane.segments import FOLDER as SEGMENTS
 from dataplane.segments import REMEDY, Sealed, fetch
 
-FORMAT = 1
+FORMAT = 2  # 1 had no files
 FOLDER = "manifests"
 _DIGITS = 20
 
@@ -77,6 +82,23 @@ class EntrySegment(Struct, frozen=True, kw_only=True):
     content: str
 
 
+class Files(Struct, frozen=True, kw_only=True):
+    """How many files a manifest's list has, of how many parts and bytes."""
+
+    count: int = 0
+    parts: int = 0
+    bytes: int = 0
+
+    @classmethod
+    def of(cls, files: Sequence[Attachment]) -> Files:
+        """Of these."""
+        return cls(count=len(files), parts=sum(len(one.parts) for one in files), bytes=sum(one.size for one in files))
+
+    def plus(self, other: Files) -> Files:
+        """Of both."""
+        return Files(count=self.count + other.count, parts=self.parts + other.parts, bytes=self.bytes + other.bytes)
+
+
 class Manifest(Struct, frozen=True, kw_only=True):
     """The archive at one moment. `owner` is the box that wrote it."""
 
@@ -85,10 +107,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
     created_ms: int
     collections: tuple[Collection, ...] = ()
     entries: tuple[EntrySegment, ...] = ()
+    files: Files = Files()
     format: int = FORMAT
 
     def segments(self) -> Iterator[Sealed]:
-        """All that it names."""
+        """All that it names, but for the parts of files."""
         for collection in self.collections:
             for rows in collection.rows:
                 yield rows.sealed
@@ -213,26 +236,52 @@ async def verify(bucket: Bucket, *, deep: bool = False) -> list[Problem]:
     problems = list(found.broken)
     if not found.whole:
         problems.append(Problem(FOLDER, f"no whole manifest is in {bucket.where}: run `acu data archive`."))
-    sizes = {name: size async for name, size in bucket.list(SEGMENTS)}
-    named = {segment.name: segment for stored in found.whole for segment in stored.manifest.segments()}
-    for name, segment in sorted(named.items()):
-        if name not in sizes:
-            problems.append(Problem(name, f"{name} is missing in {bucket.where}, and a manifest names it. {REMEDY}"))
-        elif sizes[name] != segment.size:
-            what = f"{name} in {bucket.where} has {sizes[name]} bytes, and was written with {segment.size}. {REMEDY}"
-            problems.append(Problem(name, what))
-        elif deep:
-            try:
-                await fetch(bucket, segment)
-            except Damaged as error:
-                problems.append(Problem(name, str(error)))
+    sizes = {name: size for folder in (SEGMENTS, ATTACHMENTS) async for name, size in bucket.list(folder)}
+    for stored in found.whole:
+        segments = {segment.name: segment for segment in stored.manifest.segments()}
+        for name, segment in sorted(segments.items()):
+            problems += await _problems(bucket, segment, sizes.get(name), deep=deep)
+        problems += await _problems_of_files(bucket, stored.manifest, sizes, deep=deep)
     return problems
 
 
-async def remove_unnamed(bucket: Bucket, *, keep: int) -> list[str]:
-    """Remove manifests but for the newest `keep` whole ones, then the segments that none of these names. Returns the names.
+async def _problems_of_files(bucket: Bucket, manifest: Manifest, sizes: dict[str, int], *, deep: bool) -> list[Problem]:
+    problems: list[Problem] = []
+    checked: set[str] = set()
+    for segment in filelist.segments(manifest):
+        if sizes.get(segment.name) != segment.size:
+            continue  # that was told
+        try:
+            async for file in filelist.each(bucket, [segment]):
+                for part in file.parts:
+                    if part.name not in checked:
+                        checked.add(part.name)
+                        what = f" It is a part of the file {file.name}."
+                        problems += await _problems(bucket, part, sizes.get(part.name), deep=deep, of=what)
+        except Damaged as error:
+            if not deep:  # else it was told
+                problems.append(Problem(segment.name, str(error)))
+    return problems
 
-    Only while nobody else archives there. A crash between leaves segments without a manifest, for the next call.
+
+async def _problems(bucket: Bucket, one: Sealed | Part, size: int | None, *, deep: bool, of: str = "") -> list[Problem]:
+    if size is None:
+        return [Problem(one.name, f"{one.name} is missing in {bucket.where}, and a manifest names it. {REMEDY}{of}")]
+    if size != one.size:
+        what = f"{one.name} in {bucket.where} has {size} bytes, and was written with {one.size}. {REMEDY}{of}"
+        return [Problem(one.name, what)]
+    if deep:
+        try:
+            await fetch(bucket, one)
+        except Damaged as error:
+            return [Problem(one.name, f"{error}{of}")]
+    return []
+
+
+async def remove_unnamed(bucket: Bucket, *, keep: int) -> list[str]:
+    """Remove manifests but for the newest `keep` whole ones, then the objects that none of these names. Returns the names.
+
+    Only while nobody else archives there. A crash between leaves objects without a manifest, for the next call.
     """
     kept = [stored.manifest for stored in (await shelf(bucket, most=keep)).whole]
     if not kept:
@@ -242,6 +291,15 @@ async def remove_unnamed(bucket: Bucket, *, keep: int) -> list[str]:
     await bucket.delete(old)
     named = {segment.name for manifest in kept for segment in manifest.segments()}
     loose = [name async for name, _ in bucket.list(SEGMENTS) if name not in named]
+    with contextlib.suppress(Damaged):  # nobody knows then what an old list names: all parts stay, and verify tells
+        parts = await parts_of(bucket, kept)
+        loose += [name async for name, _ in bucket.list(ATTACHMENTS) if name not in parts]
     await bucket.delete(loose)
     await bucket.sweep()
     return old + loose
+
+
+async def parts_of(bucket: Bucket, kept: list[Manifest]) -> set[str]:
+    """The names of all parts of files. Raises Damaged."""
+    segments = [segment for manifest in kept for segment in filelist.segments(manifest)]
+    return {part.name async for file in filelist.each(bucket, segments) for part in file.parts}

@@ -35,6 +35,7 @@ WARM_CANDIDATES = 5  # less: their whole groups are read
 LEAST_WARM_CANDIDATES = 50
 SURE_BITS = 256  # of a sketch; with fewer, as many more candidates
 CHUNK = 1024
+FEW = 4  # times as many rows as are wanted
 SCANNED = 16_384  # slots that are looked at in one step, so that what a search takes for a moment stays small
 
 
@@ -76,11 +77,12 @@ class _Search:
         self.slots: list[Slots] = []
         self.scores: list[Floats] = []
 
-    def add(self, place: int, slots: Slots, scores: Floats) -> None:
-        """Take the best `k` of some rows; slots below 0 and rows that are not allowed are left out."""
+    def add(self, place: int, slots: Slots, scores: Floats, good: Mask | None = None) -> None:
+        """Take the best `k` of some rows; slots below 0 and rows that are not allowed (`good`, if known) are left out."""
         self.found.places.add(place)
-        good = self.allowed(slots)
-        slots, scores = slots[good], scores[good]
+        good = self.allowed(slots) if good is None else good
+        if not good.all():
+            slots, scores = slots[good], scores[good]
         if len(slots) > self.k:
             best = np.argpartition(-scores, self.k - 1)[: self.k]
             slots, scores = slots[best], scores[best]
@@ -93,10 +95,6 @@ class _Search:
         if self.wanted.matching is not None and len(self.wanted.matching):
             live &= self.wanted.matching[slots]
         return live
-
-    def count(self, slots: Slots) -> int:
-        """How many of them may be in the answer."""
-        return int(np.count_nonzero(self.allowed(slots)))
 
     def at(self, place: int) -> Slots:
         """All slots at a place that hold a row that may be in the answer."""
@@ -133,7 +131,7 @@ def nearest(view: CollectionView, wanted: Wanted) -> Found:
     """The `k` allowed rows with the best scores."""
     search = _Search(view, wanted)
     counts = view.table.counts
-    if len(view.delta.rows):
+    if len(view.delta):
         _fresh(search)
     if view.graph is not None and counts[HOT]:
         _hot(search, view.graph)
@@ -145,14 +143,18 @@ def nearest(view: CollectionView, wanted: Wanted) -> Found:
 
 
 def _fresh(search: _Search) -> None:
-    delta = search.view.delta
-    scores = np.concatenate(
-        [
-            exact_scores(search.vector, delta.vectors[start : start + CHUNK], search.view.metric)
-            for start in range(0, len(delta.rows), CHUNK)
-        ]
-    )
-    search.add(FRESH, search.view.table.slots_of(delta.rows), scores)
+    view, rows = search.view, search.view.delta.rows
+    scores = np.concatenate([exact_scores(search.vector, vectors, view.metric) for _, vectors in view.delta.parts])
+    if (
+        search.wanted.matching is None and len(rows) > FEW * search.k
+    ):  # most may be in the answer: look at the best alone
+        best = np.argpartition(-scores, FEW * search.k)[: FEW * search.k]
+        slots = view.table.slots_of(rows[best])
+        good = search.allowed(slots)
+        if np.count_nonzero(good) >= search.k:
+            search.add(FRESH, slots, scores[best], good)
+            return
+    search.add(FRESH, view.table.slots_of(rows), scores)
 
 
 def _hot(search: _Search, graph: Graph) -> None:
@@ -171,11 +173,12 @@ def _hot(search: _Search, graph: Graph) -> None:
     while True:
         rows, scores = graph.search(search.vector, wanted, ef=max(EF_SEARCH, 2 * wanted if few else wanted))
         slots = view.table.slots_of(rows)
-        enough = search.count(slots)
-        if enough >= min(search.k, matching) or len(rows) < wanted or wanted >= len(graph):
+        good = search.allowed(slots)
+        enough = np.count_nonzero(good) >= min(search.k, matching)
+        if enough or len(rows) < wanted or wanted >= len(graph):
             break
         wanted = min(4 * wanted, len(graph))  # many that are near have ended or do not match
-    search.add(HOT, slots, scores)
+    search.add(HOT, slots, scores, good)
 
 
 def _loose(search: _Search) -> None:

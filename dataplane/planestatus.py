@@ -6,7 +6,8 @@ from msgspec import Struct
 
 from dataplane.cold import ColdStatus
 from dataplane.collection import Collection
-from dataplane.keeper import KeeperCounts
+from dataplane.due import KeeperCounts
+from dataplane.oldevents import HistoryStatus
 from dataplane.rocks import FAMILIES, Rocks
 from dataplane.rows import Metric, SearchResult
 from dataplane.table import FRESH, HOT, LOOSE, WARM
@@ -89,6 +90,7 @@ class PlaneStatus(Struct, frozen=True, kw_only=True):
     collections: tuple[CollectionStatus, ...]
     cold: ColdStatus
     state: StateStatus
+    history: HistoryStatus
     searches: SearchCounts
     memory_bytes: int
     memory_cap_bytes: int

@@ -55,10 +55,17 @@ class StateRecord(Struct, frozen=True, array_like=True):
 
 
 class StreamRecord(Struct, frozen=True, array_like=True):
-    """An event log: the number of its last event (0: none yet), and of the first that is kept."""
+    """An event log: the number of its last event (0: none yet), and of the first that is kept.
+
+    `token`: tells it from an earlier log of its name. Events up to `moving` may be in the history, those up to `moved` are in
+    RocksDB no more.
+    """
 
     last: int
     first: int = 1
+    token: str = ""
+    moving: int = 0
+    moved: int = 0
 
 
 class EventRecord(Struct, frozen=True, array_like=True):

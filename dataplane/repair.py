@@ -14,10 +14,9 @@ what was there before, or what was repaired.
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
-from dataplane import snapshot
+from dataplane import clock, snapshot
 from dataplane.collection import Collection
 from dataplane.commands import Mend, Remake
 from dataplane.errors import NotFound
@@ -65,7 +64,7 @@ def _collection(plane: DataPlane, tenant: str, name: str) -> Collection:
 async def _mend_index(plane: DataPlane, collection: Collection) -> None:
     """Ids first: then every entry that rows are compared with is right."""
     rows, ids = await in_thread(index_faults, collection)
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = clock.now_ms()
     for at in range(0, len(ids), BATCH_ROWS):
         await plane.writer.submit(Mend(collection, (), ids[at : at + BATCH_ROWS], now_ms), "durable")
     for at in range(0, len(rows), BATCH_ROWS):
@@ -82,7 +81,7 @@ def _mend_graph(plane: DataPlane, collection: Collection, loop: asyncio.Abstract
             asyncio.run_coroutine_threadsafe(plane.writer.submit(Remake(collection)), loop).result()
             plane.keeper.forget(collection)  # so that it takes up shards, and writes a snapshot in time
         elif collection.graph is not None:
-            plane.keeper.save_snapshot(collection)
+            plane.keeper.moves.save_snapshot(collection)
 
 
 def _mend_shards(plane: DataPlane, collection: Collection) -> None:
@@ -91,7 +90,7 @@ def _mend_shards(plane: DataPlane, collection: Collection) -> None:
         if collection.dropped:
             return
         for name, (why, *_) in collection.shards.damaged().items():
-            plane.keeper.abandon_shard(collection, name, why)
+            plane.keeper.moves.abandon_shard(collection, name, why)
         slots = misplaced(collection)
         with collection.lock:
             collection.table.move(slots, LOOSE)

@@ -28,6 +28,7 @@ class Ring(Generic[E]):
         self._loop = asyncio.get_running_loop()
         self._filled = threading.Condition()
         self._waiting: deque[asyncio.Future[None]] = deque()  # touched on the loop only
+        self._wakes = False  # so is this: whether the thread is about to be woken
 
     @property
     def weight(self) -> int:
@@ -87,8 +88,15 @@ class Ring(Generic[E]):
                 return False
             self._entries.append((entry, weight))
             self._weight += weight
-            self._filled.notify()
+        if not self._wakes:  # once, after all that is put in this turn of the loop
+            self._wakes = True
+            self._loop.call_soon(self._wake)
         return True
+
+    def _wake(self) -> None:
+        self._wakes = False
+        with self._filled:
+            self._filled.notify()
 
     def _call_next(self) -> None:
         """Let the first that waits try. It keeps its place until it has come, so that nobody passes it meanwhile."""

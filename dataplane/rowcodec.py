@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dataplane import keys
+from dataplane import clock, keys
 from dataplane.collection import Collection, RowBatch
 from dataplane.errors import DimensionMismatch, InvalidInput
 from dataplane.filters import check_attributes
@@ -57,7 +56,7 @@ def stored_rows(collection: Collection, wanted: Sequence[bytes], vectors: bool) 
     there = [key for key in found if key is not None]
     stored = dict(zip(there, collection.rocks.get_many("rows", there), strict=True))
     content = dict(zip(there, collection.rocks.get_many("vectors", there), strict=True)) if vectors else {}
-    now = time.time_ns() // 1_000_000
+    now = clock.now_ms()
     rows: list[StoredRow | None] = []
     for key in found:
         value = None if key is None else stored[key]

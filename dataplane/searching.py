@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from dataplane import clock
 from dataplane.collection import Collection
 from dataplane.errors import InvalidInput
 from dataplane.fusion import reciprocal_rank
@@ -45,7 +46,7 @@ def search(collection: Collection, query: SearchQuery) -> Searched:
     turn = collection.readers.enter()
     try:
         view = collection.view()
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         matching = None if query.filter is None else view.attributes.mask(query.filter, len(view.table))
         found, text, up_to_date = Found.nothing(), list[tuple[int, float]](), True
         wide = query.k if words is None or query.vector is None else FUSED * query.k
@@ -87,7 +88,7 @@ def locate(collection: Collection, query: SearchQuery, *, prewarm: bool) -> Loca
     try:
         view = collection.view()
         vector = collection.ready_one(query.vector)
-        allowed = view.table.live(time.time_ns() // 1_000_000) & (view.table.place != FRESH)
+        allowed = view.table.live(clock.now_ms()) & (view.table.place != FRESH)
         if query.filter is not None:
             allowed &= view.attributes.mask(query.filter, len(allowed))
         best = best_by_sketch(view, vector, np.flatnonzero(allowed), max(LOCATED, 5 * query.k))
@@ -99,9 +100,7 @@ def locate(collection: Collection, query: SearchQuery, *, prewarm: bool) -> Loca
     finally:
         collection.readers.leave(turn)
     hot = int(np.count_nonzero(places == HOT))
-    return Location(
-        hot_rows=hot + len(view.delta.rows), warm_rows=len(best) - hot, warm_groups=len(groups), warm_bytes=size
-    )
+    return Location(hot_rows=hot + len(view.delta), warm_rows=len(best) - hot, warm_groups=len(groups), warm_bytes=size)
 
 
 def _text(

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
 
+from dataplane.attachments import Part
 from dataplane.bucket import Bucket
 from dataplane.errors import ChecksumMismatch, Damaged, NotFound
 from dataplane.records import Attributes, RowRecord
@@ -120,8 +121,11 @@ class SegmentWriter:
         self.count += len(columns[0])
 
 
-async def fetch(bucket: Bucket, segment: Sealed) -> Any:
-    """The content of a segment, checked. Raises Damaged and ChecksumMismatch, which name it, and BucketUnreachable."""
+async def fetch(bucket: Bucket, segment: Sealed | Part) -> Any:
+    """The content of a segment, or of a part of a file, checked.
+
+    Raises Damaged and ChecksumMismatch, which name it, and BucketUnreachable.
+    """
     try:
         content = memoryview(await bucket.get(segment.name))
     except NotFound as error:

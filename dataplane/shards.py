@@ -28,7 +28,6 @@ names; the folder's owner removes both.
 from __future__ import annotations
 
 import threading
-import time
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -37,6 +36,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from dataplane import clock
 from dataplane.errors import DataPlaneError, DimensionMismatch, InvalidInput, UnsupportedFormat
 from dataplane.files import sha256_file, write_atomically
 from dataplane.parquet import CheckedFile, Column, GroupReader, GroupWriter, Layout, mismatch, read_layout
@@ -305,7 +305,7 @@ def _write(path: Path, name: str, rows: ShardRows, groups: Sequence[Slots], meta
             sha256=sha256_file(path),
             footer_crc32=file.crc32(layout.footer, layout.size - layout.footer),
             groups=tuple(_sealed(file, layout, number, rows, group) for number, group in enumerate(groups)),
-            created_at=time.time_ns() // 1_000_000,
+            created_at=clock.now_ms(),
         )
     finally:
         file.close()

@@ -22,6 +22,8 @@ from typing import Literal, TypeVar, cast
 
 from dataplane import eventlog, keys, versioned
 from dataplane.errors import Closed, InvalidInput
+from dataplane.forgetting import note_tenant
+from dataplane.oldevents import OldEvents
 from dataplane.records import EventRecord
 from dataplane.rocks import Rocks
 from dataplane.versioned import Address, Clock, Parts, Versioned
@@ -38,13 +40,23 @@ _END = (1 << 63) - 1  # beyond every number of an event
 
 
 class StateStore:
-    """The only door to state. `executor`: where reads run; None: the loop's own threads. `clock`: milliseconds since 1970."""
+    """The only door to state.
+
+    `old`: events that left RocksDB. `executor`: where reads run; None: the loop's own threads. `clock`: milliseconds since 1970.
+    """
 
     def __init__(
-        self, rocks: Rocks, writer: Writer, *, executor: Executor | None = None, clock: Clock | None = None
+        self,
+        rocks: Rocks,
+        writer: Writer,
+        *,
+        old: OldEvents | None = None,
+        executor: Executor | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._rocks = rocks
         self._writer = writer
+        self._old = old
         self._executor = executor
         self._clock = clock or _wall_clock_ms
         self._cursor = b""  # where the next sweep goes on
@@ -118,14 +130,15 @@ class StateStore:
     async def read(
         self, tenant: str, stream: str, *, after: int = 0, limit: int = MAX_PAGE
     ) -> list[tuple[int, EventRecord]]:
-        """A page of the events with numbers above `after`, in order. Trimmed ones are skipped: the numbers then begin later.
+        """A page of the events with numbers above `after`, in order, wherever they are by now.
 
+        Those that were trimmed, or that the history gave up, are skipped: the numbers then begin later.
         A page ends early once it has 8 MiB. Go on after its last number; an empty page is the end.
         """
         log = eventlog.Stream(tenant, stream)
         _checked(after, "after")
         limit = _page(limit)
-        return await self._read(lambda: eventlog.read(self._rocks, log, after, limit))
+        return await self._read(lambda: eventlog.read(self._rocks, log, after, limit, self._old))
 
     async def last_seq(self, tenant: str, stream: str) -> int:
         """The number of a log's last event, trimmed or not; 0: it has never had one."""
@@ -148,7 +161,7 @@ class StateStore:
 
     async def drop_tenant(self, tenant: str) -> None:
         """Remove all records and logs of a tenant, durably. Versions begin anew for it."""
-        await self._writer.submit(_DropTenant(keys.tenant_prefix(tenant)), "durable")
+        await self._writer.submit(_DropTenant(keys.tenant_prefix(tenant), noted=self._old is not None), "durable")
 
     async def sweep(self, now_ms: int, limit: int = 1000) -> int:
         """Remove what has expired at `now_ms`: the next `limit` tenants and expired records, then it returns.
@@ -196,12 +209,15 @@ class StateStore:
 class _DropTenant(Command):
     alone = True  # a range, in which others may read
 
-    def __init__(self, tenant: bytes) -> None:
+    def __init__(self, tenant: bytes, *, noted: bool) -> None:
         self._tenant = tenant
+        self._noted = noted
 
     def draft(self, draft: Draft) -> None:
         for family in (versioned.FAMILY, eventlog.FAMILY):
             draft.delete_prefix(family, self._tenant)
+        if self._noted:
+            note_tenant(draft, self._tenant)
 
 
 def _wall_clock_ms() -> int:

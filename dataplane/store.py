@@ -1,11 +1,12 @@
 """DataPlane: the only door. Opens everything in order, and closes it in the opposite one.
 
     <path>/rocks/                      RocksDB, the truth
+    <path>/history/                    log shards: events that were old enough to leave RocksDB (from the first one on)
     <path>/reserve                     space with which it opens on a full disk
     <path>/derived/<tenant>-<number>/  of each collection: graph snapshot, warm shards, full text; can all be removed
 
-Open: RocksDB (which locks the folder), collections from it, writer, keeper, indexer, archive. Close: no new commands, the
-archive stops, the ring is written and synced, keeper and indexer end, each graph gets a snapshot, files are closed, RocksDB last.
+Open: RocksDB (which locks the folder), collections from it, writer, keeper, indexer, archive, mover. Close: no new commands,
+archive and mover stop, the ring is written and synced, keeper and indexer end, each graph gets a snapshot, files are closed.
 
 All methods are for one event loop, and none holds it up: rows are prepared in the caller's turn (a few microseconds each),
 everything else happens in the writer's, the keeper's and the searching threads.
@@ -18,7 +19,6 @@ import contextlib
 import hashlib
 import logging
 import shutil
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,9 +28,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dataplane import keys, searching
+from dataplane import clock, keys, searching
 from dataplane.catalog import Create, Drop, stored_collections
-from dataplane.cold import ColdTier, default_cold_folder
+from dataplane.cold import ColdTier
 from dataplane.collection import Collection
 from dataplane.commands import Delete, Touch, Upsert
 from dataplane.config import DataPlaneConfig
@@ -39,6 +39,8 @@ from dataplane.gauges import Gauges
 from dataplane.indexer import Indexer, TextFeed
 from dataplane.keeper import Keeper
 from dataplane.memory import collections_share, memory_bytes, rocks_share
+from dataplane.mover import Mover
+from dataplane.oldevents import OldEvents
 from dataplane.planestatus import PlaneStatus, SearchCounts, state_status
 from dataplane.records import CollectionRecord
 from dataplane.reserve import Reserve
@@ -47,6 +49,7 @@ from dataplane.rowcodec import row_batch, stored_rows
 from dataplane.rows import CollectionSpec, Location, Row, SearchQuery, SearchResult, StoredRow
 from dataplane.state import StateStore
 from dataplane.sweeper import Sweeper
+from dataplane.threads import share_cores
 from dataplane.writer import BATCH_ROWS, Command, Wait, Writer
 
 SETTLE_POLL_S = 0.02
@@ -70,16 +73,18 @@ class DataPlane:
         self._memory_bytes = memory_bytes
         self._collections: dict[tuple[str, str], Collection] = {}
         self.writer = Writer(rocks, config.ring_rows)
-        self.state = StateStore(rocks, self.writer)
+        self.old_events = OldEvents(folder / "history")
+        self.state = StateStore(rocks, self.writer, old=self.old_events)
+        self.mover = Mover(rocks, self.writer, self.old_events, config)
         self.keeper = Keeper(self.open_collections, self._submit_from_thread, collections_share(memory_bytes))
         self.indexer = Indexer(self._feeds)
-        self.cold = ColdTier(
-            rocks, config.cold, default_cold_folder(folder), config.archive_every_s, self.open_collections
-        )
+        self.cold = ColdTier(rocks, config.cold, folder, config.archive_every_s, self.open_collections)
         self._sweeper = Sweeper(self.state)
         self.gauges = Gauges(self.open_collections)
         self._searches = SearchCounts()
-        self._pool = ThreadPoolExecutor(config.search_threads, thread_name_prefix="dataplane-search")
+        self._pool = ThreadPoolExecutor(
+            config.search_threads, thread_name_prefix="dataplane-search", initializer=share_cores
+        )
         self._unfinished: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -107,11 +112,13 @@ class DataPlane:
         plane.indexer.start()
         plane.cold.start()
         plane._sweeper.start()
+        plane.mover.start()
         plane.gauges.start()
         return plane
 
     def _load(self) -> None:
         self.cold.load()
+        self.old_events.open()
         for tenant, record in list(stored_collections(self.rocks)):
             collection = self._made(tenant, record)
             collection.load()
@@ -147,6 +154,7 @@ class DataPlane:
             await asyncio.wait(self._unfinished)
         await self.cold.stop()
         await self._sweeper.stop()
+        await self.mover.stop()
         await self.gauges.stop()
         await self.writer.close()
         await asyncio.to_thread(self._close)
@@ -158,8 +166,9 @@ class DataPlane:
         for collection in self.open_collections():
             if collection.graph is not None and not collection.dropped:
                 with contextlib.suppress(DataPlaneError):  # a full disk: the next start builds the graph anew
-                    self.keeper.save_snapshot(collection)
+                    self.keeper.moves.save_snapshot(collection)
             collection.close()
+        self.old_events.close()
         try:
             self.rocks.close()
         except Unavailable as error:  # it is closed all the same, and the next start reads the log
@@ -173,7 +182,7 @@ class DataPlane:
         await self._whole(self._create(tenant, name, spec))
 
     async def _create(self, tenant: str, name: str, spec: CollectionSpec) -> None:
-        record = await self.writer.submit(Create(tenant, name, spec, now_ms()), "durable")
+        record = await self.writer.submit(Create(tenant, name, spec, clock.now_ms()), "durable")
         collection = self._made(tenant, record)
         try:
             await asyncio.to_thread(collection.load)
@@ -229,7 +238,7 @@ class DataPlane:
         nothing of the parts before it. Raises InvalidInput, NotFound, StorageFull, Closed, Unavailable.
         """
         collection = self._collection(tenant, name)
-        now = now_ms()
+        now = clock.now_ms()
         parts = [row_batch(collection, rows[at : at + BATCH_ROWS], at, now) for at in range(0, len(rows), BATCH_ROWS)]
         new = 0
         for number, part in enumerate(parts):
@@ -247,7 +256,9 @@ class DataPlane:
             for id_ in part:
                 keys.name(id_)
             last = number == len(parts) - 1
-            gone += await self.writer.submit(Delete(collection, part, now_ms()), wait if last else _before(wait)) or 0
+            gone += (
+                await self.writer.submit(Delete(collection, part, clock.now_ms()), wait if last else _before(wait)) or 0
+            )
         return gone
 
     async def get(self, tenant: str, name: str, ids: Sequence[str], *, vectors: bool = False) -> list[StoredRow | None]:
@@ -289,7 +300,7 @@ class DataPlane:
         collection.touched.append(rows)
         if len(collection.touched) >= TOUCHES:
             found = np.concatenate(collection.touched)
-            taken = self.writer.submit_now(Touch(collection, found, now_ms() / 3_600_000))
+            taken = self.writer.submit_now(Touch(collection, found, clock.hour(clock.now_ms())))
             collection.touched = [] if taken else [found[-MOST_TOUCHED:]]
 
     async def locate(self, tenant: str, name: str, query: SearchQuery, *, prewarm: bool = True) -> Location:
@@ -315,7 +326,7 @@ class DataPlane:
         await self.writer.barrier()
         if collection.touched:
             found, collection.touched = np.concatenate(collection.touched), []
-            await self.writer.submit(Touch(collection, found, now_ms() / 3_600_000))
+            await self.writer.submit(Touch(collection, found, clock.hour(clock.now_ms())))
         self.keeper.hurry(collection, on=True)
         try:
             while not await asyncio.to_thread(self.keeper.settled, collection):
@@ -332,6 +343,7 @@ class DataPlane:
             collections=tuple(self.gauges.read()),
             cold=self.cold.status(),
             state=state_status(self.rocks, self._sweeper.swept),
+            history=self.mover.status(),
             searches=msgspec.structs.replace(self._searches),
             memory_bytes=self.keeper.used_bytes() + self.rocks.memory_bytes(),
             memory_cap_bytes=self._memory_bytes,
@@ -371,11 +383,6 @@ async def opened(config: DataPlaneConfig, folder: Path | None = None) -> AsyncIt
         yield plane
     finally:
         await asyncio.shield(plane.close())
-
-
-def now_ms() -> int:
-    """Milliseconds since 1970, UTC."""
-    return time.time_ns() // 1_000_000
 
 
 def _open_rocks(path: Path, memory: int) -> Rocks:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
+from dataplane import clock
 from dataplane.errors import Closed, DataPlaneError
 from dataplane.state import StateStore
 
@@ -34,7 +34,7 @@ class Sweeper:
 
     async def sweep(self) -> None:
         """Remove what has expired by now, in the steps that `StateStore.sweep` takes."""
-        while removed := await self._state.sweep(time.time_ns() // 1_000_000):
+        while removed := await self._state.sweep(clock.now_ms()):
             self.swept += removed
 
     async def _sweep_for_ever(self) -> None:

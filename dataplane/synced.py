@@ -3,15 +3,19 @@
 After the loss of power the end of the log, which nobody had synced, may be anything: it is cut off, and that is right. The
 same cut before a write that was acknowledged as durable would undo it without a word. So after each sync the database's
 sequence number is written into a small file: 8 bytes, big-endian, and their CRC32. The file itself is not synced, for whatever
-number is in it was true when it was written: it may lag behind, and is never ahead.
+number is in it was true when it was written: it may lag behind, and is never ahead. It is written through a mapping: a system
+call after each sync would give the interpreter's lock away each time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import zlib
 from pathlib import Path
+
+LENGTH = 12
 
 
 class SyncedMark:
@@ -19,7 +23,7 @@ class SyncedMark:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file: int | None = None
+        self._mapped: mmap.mmap | None = None
 
     def read(self) -> int:
         """The number up to which the log was synced, at least; 0: nothing is known."""
@@ -34,12 +38,22 @@ class SyncedMark:
         """It was synced up to `number`. On a full disk nothing is written."""
         content = number.to_bytes(8, "big")
         with contextlib.suppress(OSError):
-            if self._file is None:
-                self._file = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-            os.pwrite(self._file, content + zlib.crc32(content).to_bytes(4, "big"), 0)
+            if self._mapped is None:
+                self._mapped = _mapped(self._path)
+            self._mapped[:] = content + zlib.crc32(content).to_bytes(4, "big")
 
     def close(self) -> None:
         """Close the file. Idempotent."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        if self._mapped is not None:
+            self._mapped.close()
+            self._mapped = None
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    """The file's 12 bytes. Raises OSError when there is no room for them: to write into a hole would end the process."""
+    file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(file, 0, LENGTH)
+        return mmap.mmap(file, LENGTH)
+    finally:
+        os.close(file)

@@ -28,7 +28,6 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 FRESH, HOT, LOOSE, WARM = 0, 1, 2, 3
-HOUR_MS = 3_600_000
 NEVER_MS = int(np.iinfo(np.int64).max)
 _DECAY = -math.log(0.99)
 _FIRST = 256

@@ -35,6 +35,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -61,15 +62,25 @@ SCHEMA = (
     "CREATE VIRTUAL TABLE terms USING fts5(words, content='', tokenize='ascii')",
     "CREATE VIRTUAL TABLE vocab USING fts5vocab(terms, row)",
 )
+# Rows come as one JSON array of [row number, words]: to bind each by itself gives the interpreter's lock away for every row.
 ADD = """INSERT INTO terms(rowid, words)
-  SELECT ?1, ?2 WHERE NOT EXISTS (SELECT 1 FROM terms_docsize WHERE id = ?1)"""
+  SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?1)
+  WHERE NOT EXISTS (SELECT 1 FROM terms_docsize WHERE terms_docsize.id = json_extract(value, '$[0]'))"""
 REMOVE = """INSERT INTO terms(terms, rowid, words)
-  SELECT 'delete', ?1, ?2 WHERE EXISTS (SELECT 1 FROM terms_docsize WHERE id = ?1)"""
+  SELECT 'delete', json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?1)
+  WHERE EXISTS (SELECT 1 FROM terms_docsize WHERE terms_docsize.id = json_extract(value, '$[0]'))"""
 RANKED = "SELECT rowid, bm25(terms) AS cost FROM terms WHERE terms MATCH ? ORDER BY cost, rowid LIMIT ?"
 ALL = "SELECT rowid, bm25(terms) FROM terms WHERE terms MATCH ?"
 
 Rows: TypeAlias = NDArray[np.int64]
 Allowed: TypeAlias = Callable[[Rows], NDArray[np.bool_]]
+
+
+def _as_json(rows: Sequence[tuple[int, str]]) -> str:
+    """What the statements take. No row is in it twice."""
+    return msgspec.json.encode(
+        [(number, " ".join(words_to_index(text))) for number, text in dict(rows).items()]
+    ).decode()
 
 
 class TextIndex:
@@ -140,13 +151,12 @@ class TextIndex:
 
         All of it or nothing. Raises StorageFull, Damaged, Unavailable, Closed.
         """
-        new = [(number, " ".join(words_to_index(text))) for number, text in rows]
-        old = [(number, " ".join(words_to_index(text))) for number, text in removed]
+        new, old = _as_json(rows), _as_json(removed)
         with self._writing() as writer:
             writer.execute("BEGIN IMMEDIATE")
             try:
-                added = writer.executemany(ADD, new).rowcount if new else 0
-                gone = writer.executemany(REMOVE, old).rowcount if old else 0
+                added = writer.execute(ADD, (new,)).rowcount if rows else 0
+                gone = writer.execute(REMOVE, (old,)).rowcount if removed else 0
                 count, reached = self._rows + added - gone, max(seq, self._seq)
                 writer.executemany("UPDATE meta SET value = ?2 WHERE name = ?1", [("seq", reached), ("rows", count)])
                 writer.execute("COMMIT")

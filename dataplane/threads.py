@@ -1,4 +1,4 @@
-"""Work in threads that does not outlive whoever waits for it.
+"""Threads: work that does not outlive whoever waits for it, and on which cores the data plane's own threads run.
 
 `asyncio.to_thread` leaves its thread running when the caller is cancelled. A thread that still reads RocksDB then would hold
 its lock beyond the closing of the data plane, and one that writes could write after it.
@@ -7,11 +7,37 @@ its lock beyond the closing of the data plane, and one that writes could write a
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+def share_cores() -> None:
+    """This thread leaves the last core to the keeper.
+
+    Threads that hold the interpreter's lock in turn gain nothing from a core each, and the kernel leaves one that was woken
+    to wait behind the keeper's long computations for milliseconds, beside a core that is idle.
+    """
+    _keep_off(-1)
+
+
+def compute_apart() -> None:
+    """This thread computes for long without the interpreter's lock: it leaves the first core to the others."""
+    _keep_off(0)
+
+
+def _keep_off(place: int) -> None:
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) > 1:
+        del cores[place]
+        with contextlib.suppress(OSError):  # the cpuset changed this moment
+            os.sched_setaffinity(0, cores)
 
 
 async def in_thread(call: Callable[..., T], *args: Any, stop: threading.Event | None = None) -> T:

@@ -9,6 +9,7 @@ everything else with FF, so that no kind meets what the store keeps for itself:
     FF 03 + expiry, 8 bytes + subject   nothing: the expiry index. Its subject is what follows the tenant in the key of a
                                         record, or the prefix of parts
     FF 04 + token + number, 2 bytes     a part of a value
+    FF 05 ..., FF 06                    what the history is to forget (forgetting.py)
 
 Versions. Each change takes the tenant's next version, in the same batch. So a version never repeats for a name, also
 after it was deleted and made anew, and nothing has to be kept for names that are gone. Versions of a name rise; they have gaps.

@@ -18,6 +18,7 @@ and every later command fails with its reason until the data plane is opened aga
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from abc import ABC, abstractmethod
@@ -27,6 +28,7 @@ from typing import Any, Literal
 from dataplane.errors import DataPlaneError, Unavailable
 from dataplane.ring import Ring
 from dataplane.rocks import Rocks
+from dataplane.threads import share_cores
 
 Wait = Literal["nothing", "visible", "durable"]
 BATCH_ROWS = 128  # RocksDB's write holds the GIL: about half a millisecond for so many rows
@@ -40,7 +42,13 @@ class Draft:
     def __init__(self, rocks: Rocks) -> None:
         self._rocks = rocks
         self._pending: dict[tuple[str, bytes], bytes | None] = {}
+        self._looked_up: dict[bytes, bytes | None] = {}
         self.batch = rocks.batch()
+
+    def look_up(self, wanted: Sequence[bytes]) -> None:
+        """Read keys of the family index at once: each reading gives the interpreter's lock away, and waits to get it back."""
+        with contextlib.suppress(DataPlaneError):  # the draft whose key it is meets it again, and fails alone
+            self._looked_up = dict(zip(wanted, self._rocks.get_many("index", wanted), strict=True))
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """The value as it will be once the batch is written."""
@@ -51,9 +59,11 @@ class Draft:
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of many keys, as `get` gives them."""
-        missing = [key for key in keys if (family, key) not in self._pending]
-        stored = dict(zip(missing, self._rocks.get_many(family, missing), strict=True))
-        return [stored[key] if key in stored else self._pending[family, key] for key in keys]
+        stored = self._looked_up if family == "index" else {}
+        missing = [key for key in keys if (family, key) not in self._pending and key not in stored]
+        if missing:
+            stored = stored | dict(zip(missing, self._rocks.get_many(family, missing), strict=True))
+        return [self._pending[family, key] if (family, key) in self._pending else stored[key] for key in keys]
 
     def has_prefix(self, family: str, prefix: bytes) -> bool:
         """Whether a stored key begins with `prefix`. What the batch changes is not seen: put it in alone."""
@@ -80,13 +90,19 @@ class Command(ABC):
 
     weight: int = 1
     alone: bool = False  # whether no other command may share its batch
+    looked_up: Sequence[bytes] = ()  # keys of the family index that its draft gets: read together for a whole batch
+
+    @property
+    def target(self) -> object:
+        """Commands of a batch that follow each other and have the same are published together; None: alone."""
+        return None
 
     @abstractmethod
     def draft(self, draft: Draft) -> Any:
         """Add the changes to the batch; what it returns is the caller's result. Raises before it adds anything."""
 
-    def publish(self) -> None:  # noqa: B027 - most records live in RocksDB alone
-        """Bring memory up to the written batch. Must not fail."""
+    def publish(self, others: Sequence[Command] = ()) -> None:  # noqa: B027 - most records live in RocksDB alone
+        """Bring memory up to the written batch, with `others` of the same `target` after it. Must not fail."""
 
 
 class Entry:
@@ -160,9 +176,13 @@ class Writer:
         return True
 
     async def barrier(self) -> None:
-        """Wait until everything that was put before is visible. Costs nothing while nothing is on its way."""
-        if self._handled < self._taken_in:
-            await self.submit(_Barrier(), "visible")
+        """Wait until everything that was put before is visible. Costs nothing while nothing is on its way.
+
+        After a defect nothing more becomes visible, and reads go on.
+        """
+        if self._handled < self._taken_in and self.failed is None:
+            with contextlib.suppress(Unavailable):  # the defect strikes now
+                await self.submit(_Barrier(), "visible")
 
     async def close(self) -> None:
         """Write what is in the ring, make it durable, and end the threads. Idempotent."""
@@ -172,6 +192,7 @@ class Writer:
             await asyncio.to_thread(self._committer.close)
 
     def _run(self) -> None:
+        share_cores()
         while entries := self._ring.take(BATCH_ROWS):
             for batch in _batches(entries):
                 self._handle(batch)
@@ -181,8 +202,7 @@ class Writer:
         """One batch through its stages."""
         try:
             drafted = self._draft_and_write(entries)
-            for entry in drafted:
-                entry.command.publish()
+            _publish([entry.command for entry in drafted])
             self.written += len(drafted)
         except Exception as error:  # noqa: BLE001 - a defect, whatever it is
             _log.exception("the writer failed")
@@ -199,6 +219,7 @@ class Writer:
     def _draft_and_write(self, entries: list[Entry]) -> list[Entry]:
         """Those that are now in RocksDB; the others have their error."""
         draft = Draft(self._rocks)
+        draft.look_up([key for entry in entries for key in entry.command.looked_up])
         drafted = []
         for entry in entries:
             try:
@@ -260,6 +281,7 @@ class Committer:
         self._thread.join()
 
     def _run(self) -> None:
+        share_cores()
         while True:
             with self._changed:
                 while not self._waiting and not self._closed:
@@ -293,6 +315,16 @@ def _batches(entries: list[Entry]) -> list[list[Entry]]:
         else:
             batches[-1].append(entry)
     return [batch for batch in batches if batch]
+
+
+def _publish(commands: list[Command]) -> None:
+    """In their order; those of one target that follow each other at once."""
+    start = 0
+    for end in range(1, len(commands) + 1):
+        target = commands[start].target
+        if end == len(commands) or target is None or commands[end].target is not target:
+            commands[start].publish(commands[start + 1 : end])
+            start = end
 
 
 def _tell_all(entries: list[Entry]) -> None:

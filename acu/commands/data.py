@@ -43,7 +43,7 @@ not in a backup; it is made anew. With --url, DIR is a folder of the daemon's ma
 RESTORE = """\
 Make the data plane's folder (data_plane.path) from a backup, or from the archive alone (data_plane.cold). The folder must not be
 there, or be empty, and no daemon may use it. A restore from the archive that was broken off is run again. Files that were
-uploaded to the library are in backups, and not in the archive; what was made of them is in both.
+uploaded come back with both.
 """
 ARCHIVE = """\
 Bring the archive (data_plane.cold) up to date now; the daemon does so by itself every data_plane.archive_every_s seconds.

@@ -60,10 +60,10 @@ async def _from_bucket(config: DataPlaneConfig, told: Told) -> dict[str, Any]:
     rocks = await asyncio.to_thread(_opened, folder)
 
     def filled(report: RestoreReport) -> None:
-        told(f"manifest {report.manifest}: {report.rows} rows", report.bytes, size)
+        told(f"manifest {report.manifest}: {report.rows} rows, {report.files} files", report.bytes, size)
 
     try:
-        done = await restore(bucket, rocks, filled)
+        done = await restore(bucket, rocks, filled, folder)
     finally:
         await asyncio.to_thread(rocks.close)
     return {
@@ -73,6 +73,7 @@ async def _from_bucket(config: DataPlaneConfig, told: Told) -> dict[str, Any]:
         "created_ms": done.created_ms,
         "rows": done.rows,
         "entries": done.entries,
+        "files": done.files,
         "bytes": done.bytes,
         "passed_over": [problem.what for problem in done.passed_over],
     }
@@ -96,4 +97,5 @@ async def _size_of(bucket: Bucket) -> int:
     if not shelf.whole:
         what = f"no whole manifest ({shelf.broken[0].what})" if shelf.broken else "no archive"
         raise NotFound(f"{bucket.where} has {what}: check data_plane.cold, its bucket and prefix.")
-    return sum(segment.size for segment in shelf.whole[0].manifest.segments())
+    manifest = shelf.whole[0].manifest
+    return sum(segment.size for segment in manifest.segments()) + manifest.files.bytes

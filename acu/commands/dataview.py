@@ -57,6 +57,8 @@ def render(report: dict[str, Any]) -> RenderableType:
     state, disk = plane["state"], plane["state"]["disk_bytes"]
     size = human(disk.get("state", 0) + disk.get("events", 0))
     head.add_row("records", f"{state['records']} of state, {state['events']} events, {size} in tables")
+    for line in _history_lines(plane["history"]):
+        head.add_row("history", line)
     for line in _archive_lines(plane["cold"]):
         head.add_row("archive", line)
     if plane["last_error"]:
@@ -86,6 +88,13 @@ def _searches(counts: dict[str, Any]) -> str:
         f"{counts['searches']}{mean}; {counts['with_warm']} read the disk, {counts['slow']} were slow, "
         f"{counts['incomplete']} incomplete"
     )
+
+
+def _history_lines(history: dict[str, Any]) -> list[str]:
+    shards = f"{history['shards']} shard{'s' * (history['shards'] != 1)}"
+    held = f"{history['rows']} events, {human(history['bytes'])} in {shards}"
+    lines = [f"{held}; {history['moved']} moved there since the start, {history['forgotten']} removed"]
+    return lines + [f"[red]{escape(problem)}[/]" for problem in history["problems"]]
 
 
 def _archive_lines(cold: dict[str, Any]) -> list[str]:
@@ -200,8 +209,8 @@ def archived(done: dict[str, Any]) -> str:
     if not done["objects"]:
         return f"{printable(done['where'])}: manifest {done['manifest']} has everything already"
     return (
-        f"{printable(done['where'])}: manifest {done['manifest']}, {done['rows']} rows and {human(done['bytes'])} in "
-        f"{done['objects']} objects put, {done['removed']} old ones removed"
+        f"{printable(done['where'])}: manifest {done['manifest']}, {done['rows']} rows, {done['files']} files and "
+        f"{human(done['bytes'])} in {done['objects']} objects put, {done['removed']} old ones removed"
     )
 
 
@@ -229,8 +238,8 @@ def restored(done: dict[str, Any]) -> str:
     lines = [f"passed over: {printable(one)}" for one in done.get("passed_over", ())]
     if "rows" in done:
         lines.append(
-            f"{printable(done['folder'])}: {done['rows']} rows and {done['entries']} records from manifest {done['manifest']} in "
-            f"{printable(done['source'])}"
+            f"{printable(done['folder'])}: {done['rows']} rows, {done['entries']} records and {done['files']} files from "
+            f"manifest {done['manifest']} in {printable(done['source'])}"
         )
     else:
         lines.append(

@@ -8,14 +8,14 @@ file goes the other way: first its record, then its bytes. So a record has its b
 a crash left: the next start removes them, and every upload that was not finished. Only where the disk is too full for
 the record to be removed do the bytes go first, which makes room: such a file can be deleted again, but not read.
 
-What is told of a name on disk comes from ids that the library made: no caller's text becomes part of a path.
+What is told of a name on disk comes from ids that the library made: no caller's text becomes part of a path. The data plane
+archives the files by this layout, and erases a tenant's folder without knowing the library (dataplane/attachments.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import secrets
 import time
@@ -33,6 +33,7 @@ from agentflow.library.records import FileRecord
 from agentflow.library.refusals import NotStored, QuotaExceeded
 from agentflow.library.shelf import Shelf, Shelves
 from agentflow.library.values import PURPOSES, FileObject, Page, PageRequest
+from dataplane.attachments import tenant_folder
 from dataplane.errors import StorageFull
 
 MIB: Final = 1 << 20
@@ -61,7 +62,7 @@ class FileStore:
 
     async def prepare(self) -> None:
         """Make the folders, and remove what no record knows."""
-        kept = {_hashed(shelf.tenant): set(shelf.files) for shelf in self._shelves.all()}
+        kept = {tenant_folder(shelf.tenant): set(shelf.files) for shelf in self._shelves.all()}
         with translated():
             await asyncio.to_thread(_prepare, self._uploads, self._files, kept)
 
@@ -152,7 +153,7 @@ class FileStore:
 
     def path(self, tenant: str, file_id: str) -> Path:
         """Where the bytes of a file lie, whose id the library made."""
-        return self._files / _hashed(tenant) / file_id
+        return self._files / tenant_folder(tenant) / file_id
 
     def _check_size(self, size: int) -> None:
         if size == 0:
@@ -213,10 +214,6 @@ def _plain_name(filename: str) -> str:
     except UnicodeEncodeError as error:
         raise InvalidRequest("The file's name is no valid Unicode.", param="file") from error
     return name
-
-
-def _hashed(tenant: str) -> str:
-    return hashlib.sha256(tenant.encode()).hexdigest()[:32]
 
 
 def _prepare(uploads: Path, files: Path, kept: dict[str, set[str]]) -> None:

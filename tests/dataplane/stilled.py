@@ -112,7 +112,7 @@ class Stilled:
         """Everything that is due, at once; returns how many steps that took."""
         self.keeper.hurry(self.collection, on=True)
         steps = 0
-        while self.keeper.step(self.collection):
+        while self.keeper.steps.take_one(self.collection):
             steps += 1
             assert steps < 2000
         self.keeper.hurry(self.collection, on=False)
@@ -164,5 +164,5 @@ def stilled(
         rocks.close()
 
 
-def _nothing() -> None:
+def _nothing(_hurry: bool) -> None:
     """There is no thread to wake."""

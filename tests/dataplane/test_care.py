@@ -30,8 +30,8 @@ async def spread(plane: DataPlane) -> None:
     await plane.settle(TENANT, NAME)
     (collection,) = plane.open_collections()
     with plane.keeper.held():
-        plane.keeper.demote(collection, np.arange(100))
-        plane.keeper.save_snapshot(collection)
+        plane.keeper.moves.demote(collection, np.arange(100))
+        plane.keeper.moves.save_snapshot(collection)
     assert only(plane).warm == 100
 
 

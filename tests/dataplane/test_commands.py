@@ -83,8 +83,7 @@ def test_commands_of_one_batch_see_what_came_before_them(still: Stilled) -> None
     ]
     assert [command.draft(draft) for command in commands] == [1, 1, 1]
     still.rocks.write(draft.batch)
-    for command in commands:
-        command.publish()
+    commands[0].publish(commands[1:])
     assert stored(still, "index") == {b"a": keys.number(2)}
     assert list(stored(still, "rows")) == list(stored(still, "vectors")) == numbers(2)
     assert list(stored(still, "dead").values()) == numbers(1, 3)

@@ -64,8 +64,8 @@ async def everywhere(plane: DataPlane) -> None:
     (collection,) = plane.open_collections()
     with plane.keeper.held():
         slots = np.flatnonzero(collection.table.view().alive)[1450:1550]
-        plane.keeper.demote(collection, slots)
-        plane.keeper.save_snapshot(collection)
+        plane.keeper.moves.demote(collection, slots)
+        plane.keeper.moves.save_snapshot(collection)
     assert only(plane).warm == 100
     await plane.cold.archive_now()
     plane.rocks.flush()

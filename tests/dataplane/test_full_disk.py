@@ -148,16 +148,16 @@ async def test_what_cannot_be_written_is_taken_back_and_what_is_removed_gives_sp
         await plane.settle(TENANT, NAME)
         (collection,) = plane.open_collections()
         with plane.keeper.held():
-            await asyncio.to_thread(plane.keeper.demote, collection, np.arange(0, 3000, 2))
+            await asyncio.to_thread(plane.keeper.moves.demote, collection, np.arange(0, 3000, 2))
             await asyncio.to_thread(collection.touch, np.arange(1, 3000, dtype=np.uint64), 500_000.0)
             before = {path.name for path in collection.folder.iterdir()}
             fill_up(disk)
             with pytest.raises(StorageFull):
-                await asyncio.to_thread(plane.keeper.save_snapshot, collection)
+                await asyncio.to_thread(plane.keeper.moves.save_snapshot, collection)
             assert {path.name for path in collection.folder.iterdir()} == before
             assert snapshot.verify(collection.folder) == []
             (entry,) = collection.shards.entries
-            await asyncio.to_thread(plane.keeper.abandon_shard, collection, entry.name, "")
+            await asyncio.to_thread(plane.keeper.moves.abandon_shard, collection, entry.name, "")
             assert collection.shards.entries == ()
             assert os.statvfs(disk).f_bavail > 0
             free(disk)

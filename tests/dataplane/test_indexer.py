@@ -322,6 +322,8 @@ def test_searches_beside_writes_and_rebuilding_miss_nothing(still: Stilled) -> N
 def test_a_closed_feed_answers_no_more_and_lets_waiting_searches_go(still: Stilled) -> None:
     still.upsert(STORED[:1], texts=["word"])
     outcome: list[object] = []
+    hurried = threading.Event()
+    feed_of(still)._wake = lambda hurry: hurried.set() if hurry else None
 
     def search() -> None:
         try:
@@ -331,7 +333,7 @@ def test_a_closed_feed_answers_no_more_and_lets_waiting_searches_go(still: Still
 
     waiting = threading.Thread(target=search)
     waiting.start()
-    wait_for(lambda: feed_of(still).awaited == 1)
+    assert hurried.wait(30)
     feed_of(still).close()
     waiting.join(30)
     assert isinstance(outcome[0], Closed)
@@ -349,7 +351,6 @@ def test_a_defect_in_one_feed_does_not_end_the_thread_for_the_others(
 ) -> None:
     class Broken:
         has_work = True
-        awaited = 0
 
         def work(self) -> None:
             raise ZeroDivisionError

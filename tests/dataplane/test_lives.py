@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dataplane import clock
 from dataplane.catalog import stored_collections
-from dataplane.collection import hour_now
 from dataplane.errors import NotFound
 from dataplane.rows import CollectionSpec, SearchQuery
 from dataplane.store import opened
@@ -50,7 +50,9 @@ async def test_searches_of_a_collection_that_is_dropped_end_well_or_say_that_it_
             collection = plane.open_collections()[0]
             with plane.keeper.held():
                 await asyncio.to_thread(
-                    plane.keeper.demote, collection, collection.table.view().slots_of(collection.table.view().rows)
+                    plane.keeper.moves.demote,
+                    collection,
+                    collection.table.view().slots_of(collection.table.view().rows),
                 )
 
             async def search(number: int) -> None:
@@ -85,16 +87,16 @@ async def test_a_row_that_left_the_graph_and_came_back_is_there_once_after_a_res
         await plane.settle(TENANT, NAME)
         (collection,) = plane.open_collections()
         with plane.keeper.held():
-            await asyncio.to_thread(plane.keeper.demote, collection, np.arange(500))
+            await asyncio.to_thread(plane.keeper.moves.demote, collection, np.arange(500))
             for _ in range(5):
-                collection.touch(collection.table.view().rows[:500], hour_now())
+                collection.touch(collection.table.view().rows[:500], clock.hour(clock.now_ms()))
         async with asyncio.timeout(20):
             while collection.counts()[3]:  # warm ones become hot again, for there is room
                 await asyncio.sleep(0.05)
         assert collection.graph is not None
         assert len(collection.graph) == 2500
         with plane.keeper.held():
-            await asyncio.to_thread(plane.keeper.save_snapshot, collection)
+            await asyncio.to_thread(plane.keeper.moves.save_snapshot, collection)
     async with opened(config(tmp_path)) as plane:
         (status,) = plane.status().collections
         assert (status.rows, status.hot, status.graph_masked) == (2000, 2000, 500)

@@ -1,4 +1,4 @@
-"""The readers-writer lock: readers together, a writer alone, and neither is kept out for ever."""
+"""SharedTurns: readers together, a writer alone, and what comes while it writes is run by it, or let in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dataplane.locks import ReadersWriterLock
+from dataplane.locks import TOGETHER, SharedTurns
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -19,147 +19,181 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-class Holder:
-    """A thread that holds the lock until it is let go."""
+class Reading:
+    """A thread that reads: its call says in which thread it runs, and ends when it is let go."""
 
-    def __init__(self, lock: ReadersWriterLock, *, writes: bool = False) -> None:
-        self._manager = lock.writing() if writes else lock.reading()
-        self.inside = threading.Event()
-        self._go = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+    def __init__(self, turns: SharedTurns, *, at_once: bool = False) -> None:
+        self.inside, self.go = threading.Event(), threading.Event()
+        if at_once:
+            self.go.set()
+        self.ran_in: threading.Thread | None = None
+        self.result: str | None = None
+        self.thread = threading.Thread(target=self._run, args=(turns,), daemon=True)
+        self.thread.start()
 
-    def _run(self) -> None:
-        with self._manager:
-            self.inside.set()
-            assert self._go.wait(30)
+    def _run(self, turns: SharedTurns) -> None:
+        self.result = turns.read(self._call)
+
+    def _call(self) -> str:
+        self.ran_in = threading.current_thread()
+        self.inside.set()
+        assert self.go.wait(30)
+        return "read"
 
     def entered(self) -> bool:
         return self.inside.wait(30)
 
     def leave(self) -> None:
-        self._go.set()
-        self._thread.join(30)
-        assert not self._thread.is_alive()
+        self.go.set()
+        self.thread.join(30)
+        assert self.result == "read"
 
 
-def test_readers_read_together() -> None:
-    lock = ReadersWriterLock()
-    readers = [Holder(lock) for _ in range(3)]
+def left(turns: SharedTurns, count: int) -> None:
+    until(lambda: len(turns._left) == count)
+
+
+def test_readers_read_together_in_their_own_threads() -> None:
+    turns = SharedTurns()
+    readers = [Reading(turns) for _ in range(3)]
     assert all(reader.entered() for reader in readers)
-    assert lock.contended
-    assert not lock.written
+    assert not turns.written
     for reader in readers:
         reader.leave()
-    assert not lock.contended
+        assert reader.ran_in is reader.thread
 
 
 def test_a_writer_waits_for_all_readers_and_lets_no_new_one_pass_it() -> None:
-    lock = ReadersWriterLock()
-    first, second = Holder(lock), Holder(lock)
+    turns = SharedTurns()
+    first, second = Reading(turns), Reading(turns)
     assert first.entered()
     assert second.entered()
-    writer = Holder(lock, writes=True)
-    until(lambda: lock.written)
-    late = Holder(lock)
-    first.leave()
-    assert not writer.inside.is_set()
-    second.leave()
-    assert writer.entered()
-    assert not late.inside.is_set()
-    writer.leave()
-    assert late.entered()
-    late.leave()
-    assert not lock.written
-
-
-def test_a_reader_waits_for_one_piece_of_work_at_most() -> None:
-    lock = ReadersWriterLock()
-    order: list[str] = []
-    go = threading.Event()
+    wrote = threading.Event()
 
     def write() -> None:
-        with lock.writing():
-            order.append("first piece")
-            assert go.wait(30)
-        with lock.writing():
-            order.append("second piece")
+        with turns.writing():
+            wrote.set()
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    until(lambda: turns.written)
+    late = Reading(turns, at_once=True)
+    left(turns, 1)
+    first.leave()
+    assert not wrote.is_set()
+    assert not late.inside.is_set()
+    second.leave()
+    writer.join(30)
+    assert wrote.is_set()
+    late.leave()
+    assert not turns.written
+
+
+def test_the_writer_runs_what_came_between_two_pieces() -> None:
+    turns = SharedTurns()
+    with turns.writing() as serve:
+        assert not serve()
+        reader = Reading(turns, at_once=True)
+        left(turns, 1)
+        assert not reader.inside.is_set()
+        assert serve()
+        reader.leave()
+        assert reader.ran_in is threading.current_thread()
+        assert not serve()
+
+
+def test_many_that_wait_are_let_in_together() -> None:
+    turns = SharedTurns()
+    with turns.writing() as serve:
+        readers = [Reading(turns) for _ in range(TOGETHER)]
+        left(turns, TOGETHER)
+        served = threading.Thread(
+            target=lambda: [reader.leave() for reader in readers if reader.entered()], daemon=True
+        )
+        served.start()
+        assert serve()  # and waits until they have read
+        served.join(30)
+        assert all(reader.ran_in is reader.thread for reader in readers)
+        assert turns.written
+
+
+def test_those_who_are_left_at_the_end_are_let_in() -> None:
+    turns = SharedTurns()
+    with turns.writing():
+        readers = [Reading(turns) for _ in range(2)]
+        left(turns, 2)
+    assert all(reader.entered() for reader in readers)
+    for reader in readers:
+        reader.leave()
+        assert reader.ran_in is reader.thread
+
+
+def test_an_error_in_a_call_is_its_reader_s_and_harms_nobody_else() -> None:
+    turns = SharedTurns()
+    seen: list[BaseException] = []
+
+    def fail() -> None:
+        raise ValueError("mine")
 
     def read() -> None:
-        with lock.reading():
-            order.append("reader")
+        try:
+            turns.read(fail)
+        except ValueError as error:
+            seen.append(error)
 
-    for _ in range(100):
-        order.clear()
-        go.clear()
-        writer = threading.Thread(target=write)
-        writer.start()
-        until(lambda: order == ["first piece"])
-        readers = [threading.Thread(target=read) for _ in range(3)]
-        for reader in readers:
-            reader.start()
-        until(lambda: lock._waiting_readers == 3)
-        go.set()
-        for thread in (writer, *readers):
-            thread.join(30)
-        assert order == ["first piece", "reader", "reader", "reader", "second piece"]
+    with turns.writing() as serve:
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        left(turns, 1)
+        assert serve()
+    thread.join(30)
+    assert [str(error) for error in seen] == ["mine"]
+    with pytest.raises(ValueError, match="mine"):
+        turns.read(fail)
+    assert turns.read(lambda: 5) == 5
 
 
-def test_a_writer_is_not_starved_by_readers_that_never_pause() -> None:
-    lock = ReadersWriterLock()
-    stop = threading.Event()
-
-    def read() -> None:
-        while not stop.is_set():
-            with lock.reading():
-                time.sleep(0.0005)
-
-    readers = [threading.Thread(target=read, daemon=True) for _ in range(4)]
-    for reader in readers:
-        reader.start()
-    for _ in range(100):
-        with lock.writing():
-            pass
-    stop.set()
-    for reader in readers:
-        reader.join(30)
-        assert not reader.is_alive()
+def test_a_writer_that_fails_lets_everybody_go_on() -> None:
+    turns = SharedTurns()
+    with pytest.raises(RuntimeError, match="broken"), turns.writing():
+        raise RuntimeError("broken")
+    assert not turns.written
+    assert turns.read(lambda: 1) == 1
+    with turns.writing() as serve:
+        assert not serve()
 
 
-def test_nobody_ever_sees_half_of_a_change() -> None:
-    lock = ReadersWriterLock()
-    pair = [0, 0]
-    torn = []
-    stop = threading.Event()
+def test_readers_and_a_writer_never_meet() -> None:
+    turns = SharedTurns()
+    inside, met, counted = [0], [0], [0]
+    lock = threading.Lock()
+    writing = [False]
 
     def read() -> None:
-        while not stop.is_set():
-            with lock.reading():
-                one = pair[0]
-                time.sleep(0)
-                if pair[1] != one:
-                    torn.append(one)
+        def call() -> None:
+            if writing[0]:
+                met[0] += 1
+            with lock:
+                counted[0] += 1
 
-    readers = [threading.Thread(target=read) for _ in range(3)]
-    for reader in readers:
-        reader.start()
-    for number in range(1, 400):
-        with lock.writing():
-            pair[0] = number
-            time.sleep(0)
-            pair[1] = number
-    stop.set()
-    for reader in readers:
-        reader.join(30)
-    assert torn == []
+        for _ in range(500):
+            turns.read(call)
 
+    def write() -> None:
+        for _ in range(100):
+            with turns.writing() as serve:
+                for _ in range(5):
+                    writing[0] = True
+                    inside[0] += 1
+                    writing[0] = False
+                    serve()
 
-@pytest.mark.parametrize("writes", [False, True])
-def test_an_error_inside_lets_the_lock_go(writes: bool) -> None:
-    lock = ReadersWriterLock()
-    with pytest.raises(ZeroDivisionError), lock.writing() if writes else lock.reading():
-        raise ZeroDivisionError
-    with lock.writing():
-        assert lock.written
-    with lock.reading():
-        assert lock.contended
+    threads = [threading.Thread(target=read, daemon=True) for _ in range(6)] + [
+        threading.Thread(target=write, daemon=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert (met[0], counted[0], inside[0]) == (0, 3000, 500)

@@ -80,8 +80,8 @@ async def test_what_is_no_manifest_is_named(bucket: Bucket, content: bytes) -> N
 
 async def test_a_manifest_of_a_newer_release_is_refused_and_not_passed_over(bucket: Bucket) -> None:
     await put(bucket, made(1))
-    await put(bucket, msgspec.structs.replace(made(2), format=2))
-    with pytest.raises(UnsupportedFormat, match="format 2"):
+    await put(bucket, msgspec.structs.replace(made(2), format=manifest.FORMAT + 1))
+    with pytest.raises(UnsupportedFormat, match=f"format {manifest.FORMAT + 1}"):
         await manifest.shelf(bucket)
 
 

@@ -32,13 +32,13 @@ def prepare(folder: Path, metric: Metric) -> None:
         still.upsert(STORED[:1600])
         still.work()
         still.upsert(STORED[1600:2700], 1600)
-        still.keeper.demote(still.collection, np.arange(1600, 2200))
+        still.keeper.moves.demote(still.collection, np.arange(1600, 2200))
 
 
 @contextmanager
 def spread_over(folder: Path) -> Iterator[Stilled]:
     with stilled(folder, DIMENSIONS) as still:
-        still.keeper._adopt(still.collection, still.keeper._due_of(still.collection))
+        still.keeper.steps.adopt(still.collection)
         still.upsert(STORED[2700:], 2700)
         still.keeper.memory_bytes = 0
         assert still.counts == PLACES
@@ -150,7 +150,7 @@ def test_rows_whose_time_has_come_are_not_found_at_any_place(tmp_path: Path) -> 
         still.upsert(STORED[:1600], expires_ms=10**13)
         still.upsert(STORED[1600:1700], 1600)
         still.work()
-        still.keeper.demote(still.collection, np.arange(0, 500))
+        still.keeper.moves.demote(still.collection, np.arange(0, 500))
         assert still.counts == (0, 1200, 0, 500)
         for exact in (False, True):
             ids, _ = found_ids(still.view, QUERIES[0], k=50, now_ms=10**13, exact=exact)
@@ -193,49 +193,49 @@ def test_a_damaged_row_group_is_read_from_rocksdb(one: Stilled) -> None:
 
 def merge(still: Stilled) -> None:
     still.keeper.memory_bytes = 1 << 30
-    still.keeper._merge(still.collection)
-    still.keeper._merge(still.collection)
+    still.keeper.steps.merge(still.collection)
+    still.keeper.steps.merge(still.collection)
 
 
 def gather(still: Stilled) -> None:
     still.keeper.memory_bytes = 1 << 30
-    still.keeper._gather(still.collection)
+    still.keeper.steps.gather(still.collection)
 
 
 def demote_all_hot(still: Stilled) -> None:
     view = still.view.table
-    still.keeper.demote(still.collection, np.flatnonzero(view.place == HOT))
+    still.keeper.moves.demote(still.collection, np.flatnonzero(view.place == HOT))
 
 
 def demote_all_loose(still: Stilled) -> None:
     view = still.view.table
-    still.keeper.demote(still.collection, np.flatnonzero(view.place == LOOSE))
+    still.keeper.moves.demote(still.collection, np.flatnonzero(view.place == LOOSE))
 
 
 def drop_graph(still: Stilled) -> None:
-    still.keeper._drop_graph(still.collection)
+    still.keeper.moves.drop_graph(still.collection)
 
 
 def abandon_shard(still: Stilled) -> None:
     (entry,) = still.collection.shards.entries
-    still.keeper.abandon_shard(still.collection, entry.name, "a test")
+    still.keeper.moves.abandon_shard(still.collection, entry.name, "a test")
 
 
 def promote(still: Stilled) -> None:
     still.keeper.memory_bytes = 1 << 30
     still.touch([f"r{n}" for n in np.flatnonzero(still.view.table.place == WARM)], times=5)
-    still.keeper._promote(still.collection, still.keeper._due_of(still.collection))
+    still.keeper.steps.promote(still.collection)
 
 
 def shrink(still: Stilled) -> None:
     still.keeper.memory_bytes = 1
-    still.keeper._shrink(still.collection)
+    still.keeper.steps.shrink(still.collection)
 
 
 def compact(still: Stilled) -> None:
-    still.keeper._drop_graph(still.collection)
+    still.keeper.moves.drop_graph(still.collection)
     still.collection.table.ended += COUNT  # as many as it takes
-    still.keeper._compact_table(still.collection)
+    still.keeper.moves.compact_table(still.collection)
 
 
 def remake(still: Stilled) -> None:
@@ -296,7 +296,7 @@ def test_looking_at_slots_in_parts_gives_the_best_of_all(
         still.upsert(vectors(3000))
         still.work()
         with still.keeper.held():
-            still.keeper._drop_graph(still.collection)
+            still.keeper.moves.drop_graph(still.collection)
         view, query, every = still.collection.view(), vectors(1, seed=9)[0], np.arange(3000)
         whole = best_by_sketch(view, query, every, 50)
         monkeypatch.setattr("dataplane.nearest.SCANNED", 100)

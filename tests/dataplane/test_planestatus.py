@@ -17,7 +17,7 @@ def test_rows_are_counted_by_place_and_bytes_by_what_takes_them(tmp_path: Path) 
     with stilled(tmp_path, DIMENSIONS, metric="l2", text=True) as still:
         still.upsert(vectors(1200))
         still.work()
-        still.keeper.demote(still.collection, np.arange(200))
+        still.keeper.moves.demote(still.collection, np.arange(200))
         still.upsert(vectors(30, seed=2), 5000)
         still.delete(["r1199"])
         told = collection_status(still.collection, Figures(text_bytes=9, heat_hot=2.5, heat_warm=0.5))

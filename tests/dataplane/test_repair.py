@@ -43,7 +43,7 @@ def only(plane: DataPlane) -> Collection:
 
 def demote(plane: DataPlane) -> None:
     with plane.keeper.held():
-        plane.keeper.demote(only(plane), np.arange(100))
+        plane.keeper.moves.demote(only(plane), np.arange(100))
 
 
 async def problems(plane: DataPlane) -> list[Problem]:

@@ -30,7 +30,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stilled]:
     with stilled(tmp_path_factory.mktemp("searching"), DIMENSIONS, text=True) as still:
         still.upsert(STORED, texts=[f"note {n} about word{n % 50}" for n in range(1500)])
         still.work()
-        still.keeper.demote(still.collection, np.arange(0, 1500, 2))
+        still.keeper.moves.demote(still.collection, np.arange(0, 1500, 2))
         still.index_text()
         yield still
 
@@ -160,7 +160,7 @@ def test_a_search_is_quick_while_all_rows_are_hot_and_it_was_so_lately(tmp_path:
         for _ in range(100):
             still.collection.searched(0.0002)
         assert still.collection.quick()
-        still.keeper.demote(still.collection, np.arange(3))
+        still.keeper.moves.demote(still.collection, np.arange(3))
         assert not still.collection.quick()
 
 
@@ -240,18 +240,20 @@ class Storm:
         view = self.still.view.table
         action = int(rng.integers(0, 8))
         if action == 0:
-            keeper.demote(collection, np.flatnonzero(view.alive & (view.place == HOT) & (rng.random(len(view)) < 0.5)))
+            keeper.moves.demote(
+                collection, np.flatnonzero(view.alive & (view.place == HOT) & (rng.random(len(view)) < 0.5))
+            )
         elif action == 1 and collection.shards.entries:
-            keeper.abandon_shard(collection, collection.shards.entries[0].name, "")
+            keeper.moves.abandon_shard(collection, collection.shards.entries[0].name, "")
         elif action == 2:
-            keeper._drop_graph(collection)
-            keeper._compact_table(collection)
+            keeper.moves.drop_graph(collection)
+            keeper.moves.compact_table(collection)
         elif action == 3:
-            keeper._due_of(collection).promoted_at = 0.0
-            keeper._promote(collection, keeper._due_of(collection))
+            keeper.due.of(collection).promoted_at = 0.0
+            keeper.steps.promote(collection)
         else:
             for _ in range(6):
-                keeper.step(collection)
+                keeper.steps.take_one(collection)
 
 
 def test_searches_are_right_while_rows_come_go_and_move_to_every_place(tmp_path: Path) -> None:

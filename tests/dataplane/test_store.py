@@ -203,8 +203,8 @@ async def squeezed(plane: DataPlane, stored: np.ndarray, share: float) -> None:
     table = plane._collection(TENANT, NAME).table.nbytes
     collection = plane._collection(TENANT, NAME)
     slots = np.arange(int(len(stored) * share), len(stored))
-    await asyncio.to_thread(plane.keeper.demote, collection, slots)
-    await asyncio.to_thread(plane.keeper._rebuild_if_masked, collection)
+    await asyncio.to_thread(plane.keeper.moves.demote, collection, slots)
+    await asyncio.to_thread(plane.keeper.steps.rebuild_if_masked, collection)
     plane.keeper.memory_bytes = int(table * 1.3 + 4 * DIMENSIONS * 1.4 * len(stored) * share)
     await plane.upsert(TENANT, NAME, rows(vectors(300, seed=77), start=len(stored)))
     await plane.settle(TENANT, NAME)

@@ -30,7 +30,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         made.upsert(STORED[:1200])
         made.work()
         made.upsert(STORED[1200:1300], 1200)
-        made.keeper.demote(made.collection, np.arange(1200, 1300))
+        made.keeper.moves.demote(made.collection, np.arange(1200, 1300))
         made.index_text()
     return folder
 
@@ -40,7 +40,7 @@ def still(prepared: Path, tmp_path: Path) -> Iterator[Stilled]:
     """Rows r0 to r1199 hot, to r1299 warm, to r1399 fresh; all in the full text. Nothing is loose."""
     shutil.copytree(prepared, tmp_path / "copy")
     with stilled(tmp_path / "copy", DIMENSIONS, text=True) as made:
-        made.keeper._adopt(made.collection, made.keeper._due_of(made.collection))
+        made.keeper.steps.adopt(made.collection)
         made.upsert(STORED[1300:], 1300)
         made.index_text()
         assert made.counts == (100, 1200, 0, 100)
@@ -71,7 +71,7 @@ def test_nothing_is_wrong_with_rows_at_all_places(still: Stilled) -> None:
     still.upsert(STORED[1:2], 1)
     still.index_text()
     assert verify(still.collection) == []
-    still.keeper._drop_graph(still.collection)
+    still.keeper.moves.drop_graph(still.collection)
     assert still.counts[LOOSE] == 1198
     assert verify(still.collection) == []
 

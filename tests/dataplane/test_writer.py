@@ -5,7 +5,7 @@ import contextlib
 import shutil
 import subprocess
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ class Put(Command):
         draft.put("state", self._key, self._value)
         return self._key
 
-    def publish(self) -> None:
+    def publish(self, others: Sequence[Command] = ()) -> None:
         if self._published is not None:
             self._published.append(self._key)
 
@@ -77,7 +77,7 @@ class Broken(Command):
             raise ZeroDivisionError
         draft.put("state", b"broken", b"")
 
-    def publish(self) -> None:
+    def publish(self, others: Sequence[Command] = ()) -> None:
         raise ZeroDivisionError
 
 

@@ -39,6 +39,13 @@ def passages(running: RunningDaemon, store: str) -> list[tuple[str, float]]:
     return [(hit["content"][0]["text"], round(hit["score"], 5)) for hit in found]
 
 
+def contents(running: RunningDaemon) -> dict[str, str]:
+    """All files that were uploaded, by name, as they are downloaded."""
+    with httpx2.Client(base_url=running.url, timeout=30) as client:
+        listed = client.get("/v1/files").json()["data"]
+        return {file["filename"]: client.get(f"/v1/files/{file['id']}/content").text for file in listed}
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> dict[str, Any]:
     """A configuration whose data lie in the test's folder."""
@@ -92,8 +99,10 @@ def test_archive_wipe_restore_and_verify(daemon: DaemonFactory, place: dict[str,
     running = daemon(place)
     store = upload(running)
     before = passages(running, store)
+    assert contents(running) == {"lighthouse.txt": TEXT}
     done = data(running, "archive")
     assert done.returncode == 0, done.stderr
+    assert ", 1 files and " in done.stdout
     assert done.stdout.startswith(f"folder {tmp_path / 'data-cold'}: manifest 1, ")
     assert "has everything already" in data(running, "archive").stdout
     running.stop()
@@ -108,6 +117,25 @@ def test_archive_wipe_restore_and_verify(daemon: DaemonFactory, place: dict[str,
     assert "not empty" in done.stderr
     again = daemon(place)
     assert passages(again, store) == before
+    assert contents(again) == {"lighthouse.txt": TEXT}
+
+
+def test_a_tenant_is_erased_without_a_daemon_with_its_files_on_disk_and_in_the_archive(
+    daemon: DaemonFactory, place: dict[str, Any], tmp_path: Path
+) -> None:
+    running = daemon(place)
+    upload(running)
+    data(running, "archive")
+    running.stop()
+    assert files_with(b"Ushant", tmp_path / "data" / "library") != []
+    assert files_with(b"Ushant", tmp_path / "data-cold" / "acu" / "attachments") != []
+    done = data(running, "erase", "--tenant", "default", "--yes", "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["left"], found["archive"]["left"], found["searched"]["files"]) == (0, [], [], 0)
+    assert [name for name in found["archive"]["removed"] if name.startswith("attachments/")] != []
+    assert files_with(b"Ushant", tmp_path) == []
+    again = daemon(place)
+    assert contents(again) == {}
 
 
 def test_without_a_daemon_the_folder_is_opened_unless_one_was_named(

@@ -1,0 +1,180 @@
+"""Moves: shards that come and go, rows that are where they were after a start, and rows that lost their vector."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataplane import snapshot
+from dataplane.table import LOOSE
+from tests.dataplane.keeping import (
+    COUNT,
+    QUERY,
+    STORED,
+    due_again,
+    heated,
+    prepare,
+    right,
+    step,
+    warm_up,
+)
+from tests.dataplane.planes import DIMENSIONS, exact
+from tests.dataplane.stilled import Stilled, stilled
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepare(tmp_path_factory.mktemp("prepared"))
+
+
+@pytest.fixture
+def hot(prepared: Path, tmp_path: Path) -> Iterator[Stilled]:
+    with heated(prepared, tmp_path / "hot") as made:
+        yield made
+
+
+# Shards
+
+
+def test_a_shard_of_which_most_rows_have_ended_is_removed(hot: Stilled) -> None:
+    hot.keeper.moves.demote(hot.collection, np.arange(600))
+    hot.delete([f"r{n}" for n in range(290)])
+    hot.work()
+    assert len(hot.collection.shards.entries) == 1
+    hot.delete([f"r{n}" for n in range(290, 320)])
+    hot.work()
+    assert hot.collection.shards.entries == ()
+    assert list(hot.collection.folder.glob("shard-*")) == []
+    assert hot.counts == (0, COUNT - 320, 0, 0)
+    right(hot, np.arange(COUNT) >= 320)
+
+
+def test_after_a_start_rows_are_where_they_were(prepared: Path, tmp_path: Path) -> None:
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    with stilled(tmp_path, DIMENSIONS) as still:
+        still.work()
+        still.keeper.moves.demote(still.collection, np.arange(600))
+        still.keeper.moves.drop_graph(still.collection)
+        still.work()
+        assert still.counts == (0, 1200, 0, 600)
+    with stilled(tmp_path, DIMENSIONS) as still:
+        assert still.counts == (0, 1200, 600, 0)
+        still.keeper.steps.adopt(still.collection)
+        assert still.counts == (0, 1200, 0, 600)
+        assert still.keeper.settled(still.collection) is False, "a snapshot of now is still to be written"
+        still.work()
+        assert still.counts == (0, 1200, 0, 600)
+        right(still)
+
+
+def test_rows_that_were_demoted_and_promoted_again_are_there_once_after_a_start(prepared: Path, tmp_path: Path) -> None:
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    with stilled(tmp_path, DIMENSIONS) as still:
+        still.work()
+        for _ in range(2):
+            still.keeper.moves.demote(still.collection, np.arange(200))
+            warm_up(still, [f"r{n}" for n in range(200)])
+            due_again(still)
+            still.work()
+        assert still.counts == (0, COUNT, 0, 0)
+        assert still.collection.graph is not None
+        assert len(still.collection.graph) == COUNT + 400
+    with stilled(tmp_path, DIMENSIONS) as still:
+        assert still.counts == (0, COUNT, 0, 0)
+        for number in range(0, 200, 20):
+            assert still.ids(STORED[number]) == exact(STORED[:COUNT], STORED[number])
+        right(still)
+
+
+def test_a_damaged_shard_is_removed_at_the_start_or_when_a_search_meets_it(prepared: Path, tmp_path: Path) -> None:
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    with stilled(tmp_path, DIMENSIONS) as still:
+        still.work()
+        still.keeper.moves.demote(still.collection, np.arange(600))
+        group = int(still.view.table.group[0])
+        still.collection.damaged[group] = "as a search noted"
+        assert step(still)
+        assert still.counts == (0, COUNT - 600, 600, 0)
+        assert still.collection.shards.entries == ()
+        assert still.collection.shards.problems == ["as a search noted"]
+        still.collection.damaged[group] = "again, of a group that has gone"
+        assert step(still)
+        right(still)
+        still.keeper.moves.demote(still.collection, np.flatnonzero(still.view.table.place == LOOSE))
+        (entry,) = still.collection.shards.entries
+        snapshot.remove(still.collection.folder)
+    file = tmp_path / "derived" / entry.name
+    content = bytearray(file.read_bytes())
+    content[entry.groups[2].offset + 300] ^= 1
+    file.write_bytes(content)
+    with stilled(tmp_path, DIMENSIONS) as still:
+        still.keeper.steps.adopt(still.collection)
+        assert still.collection.shards.entries == ()
+        assert entry.name in still.collection.shards.problems[0]
+        assert still.counts == (0, 0, COUNT, 0)
+        right(still)
+
+
+def test_what_knows_rows_that_a_loss_of_power_took_is_thrown_away_at_the_start(prepared: Path, tmp_path: Path) -> None:
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    with stilled(tmp_path, DIMENSIONS) as still:
+        still.work()
+        still.keeper.moves.demote(still.collection, np.arange(COUNT - 50, COUNT))
+        batch = still.rocks.batch()
+        for number in range(COUNT - 10, COUNT):
+            key = still.collection.scope + still.row(f"r{number}").to_bytes(8, "big")
+            batch.delete("index", still.collection.scope + f"r{number}".encode())
+            batch.delete("rows", key)
+            batch.delete("vectors", key)
+        batch.put("meta", still.collection.seq_key, (COUNT - 10).to_bytes(8, "big"))
+        still.rocks.write(batch)
+    with stilled(tmp_path, DIMENSIONS) as still:
+        assert still.counts == (0, 0, COUNT - 10, 0)
+        assert still.collection.shards.entries == ()
+        told = [*still.collection.problems, *still.collection.shards.problems]
+        assert [problem.count("loss of power") for problem in told] == [1, 1]
+        still.upsert(STORED[COUNT : COUNT + 10], COUNT)  # their numbers are given out again
+    with stilled(tmp_path, DIMENSIONS) as still:
+        still.work()
+        alive = np.r_[np.arange(COUNT) < COUNT - 10, np.ones(10, np.bool_)]
+        right(still, alive)
+        assert still.ids(STORED[COUNT + 3], k=1) == [f"r{COUNT + 3}"]
+
+
+# Rows that lost their vector
+
+
+@pytest.mark.parametrize("count", [50, COUNT])
+def test_a_row_without_a_vector_leaves_memory_and_holds_nobody_up(tmp_path: Path, count: int) -> None:
+    with stilled(tmp_path, DIMENSIONS) as still:
+        still.upsert(STORED[:count])
+        lost = still.row("r7")
+        batch = still.rocks.batch()
+        batch.delete("vectors", still.collection.scope + lost.to_bytes(8, "big"))
+        batch.put("vectors", still.collection.scope + still.row("r8").to_bytes(8, "big"), b"short")
+        still.rocks.write(batch)
+    alive = np.ones(count, np.bool_)
+    alive[[7, 8]] = False
+    for _ in range(2):
+        with stilled(tmp_path, DIMENSIONS) as still:
+            assert still.work() < 30
+            assert still.keeper.settled(still.collection)
+            assert sum(still.counts) == count - 2
+            wanted = [id_ for id_ in exact(STORED[:count], QUERY, k=20) if alive[int(id_[1:])]][:10]
+            assert still.ids(QUERY, exact=True) == wanted
+            assert [where for where, _ in still.problems()] == ["rows", "rows"]
+            assert f"row {lost} has lost its vector" in still.collection.problems[0]
+
+
+def test_a_row_that_loses_its_vector_while_it_is_loose_leaves_memory(hot: Stilled) -> None:
+    hot.keeper.moves.drop_graph(hot.collection)
+    batch = hot.rocks.batch()
+    batch.delete("vectors", hot.collection.scope + hot.row("r3").to_bytes(8, "big"))
+    hot.rocks.write(batch)
+    assert hot.work() < 30
+    assert hot.counts == (0, COUNT - 1, 0, 0)
+    assert [where for where, _ in hot.problems()] == ["rows"]
