@@ -166,25 +166,31 @@ class Mend(_Change):
     def draft(self, draft: Draft) -> int:
         self._check()
         scope = self._collection.scope
+        leads: dict[bytes, int | None] = {}  # ids of which the index is to lead elsewhere, or nowhere
         for id_ in self._ids:
             if draft.get("index", scope + id_) is not None and self._row_of(draft, id_) is None:
-                draft.delete("index", scope + id_)
+                leads[id_] = None
         ended = []
         for row in sorted(self._rows):
             stored = draft.get("rows", scope + keys.number(row))
             if stored is None:
                 continue
             id_ = keys.name(records.decode(RowRecord, stored).id)
-            other = self._row_of(draft, id_)
+            other = leads[id_] if id_ in leads else self._row_of(draft, id_)
             if other is not None and other > row:
                 ended.append(row)
             elif other != row:
-                draft.put("index", scope + id_, keys.number(row))
+                leads[id_] = row
                 ended += [] if other is None else [other]
         if ended:
             first = self._collection.reserve(len(ended))
             self._draft_ends(draft, [(first + at, row) for at, row in enumerate(ended)])
             self._draft_seq(draft)
+        for id_, to in leads.items():  # last: nothing is added to the batch before all is read
+            if to is None:
+                draft.delete("index", scope + id_)
+            else:
+                draft.put("index", scope + id_, keys.number(to))
         return len(ended)
 
     def _row_of(self, draft: Draft, id_: bytes) -> int | None:

@@ -111,10 +111,10 @@ class Graph:
             self._rows = grown
         self._rows[first : first + len(rows)] = rows
         self._room = self._room_for(len(rows))
-        self._unmask(first, len(rows))
         wanted = np.ascontiguousarray(vectors, np.float32)
         into: Any = self._index
         with self._turns.writing() as serve:
+            self._unmask(first, len(rows))  # in here: a search beside it would keep a selector of the smaller mask
             start, piece = 0, PIECE
             while start < len(rows):
                 part = wanted[start : start + piece]

@@ -113,6 +113,13 @@ class TextFeed:
                 self._throw_away()
                 # Closed: a new one could not be opened the last time.
                 self._unusable = self._unusable or isinstance(error, (Damaged, Closed))
+        except BaseException:  # a defect: what was taken out of the feed comes from RocksDB
+            self.problem = "the full text failed: see the log"
+            self._retry_at = time.monotonic() + RETRY_S
+            with self._changed:
+                self._throw_away()
+                self._changed.notify_all()
+            raise
         with self._changed:
             self._changed.notify_all()
 
@@ -164,8 +171,13 @@ class TextFeed:
     def _make_anew(self) -> None:
         self.index.close()
         TextIndex.remove(self._path)
-        self.index = TextIndex.open(self._path)
-        self._unusable = False
+        made = TextIndex.open(self._path)
+        with self._changed:
+            if not self._closed:
+                self.index, self._unusable = made, False
+                return
+        made.close()  # the collection was closed meanwhile, or dropped
+        raise Closed("the full text is closed.")
 
     def search(self, text: str, limit: int, allowed: Allowed, deadline: float) -> tuple[list[tuple[int, float]], bool]:
         """The rows that have words of `text`, as `TextIndex.search`; and whether all that was written before is in it.

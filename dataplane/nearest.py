@@ -167,7 +167,11 @@ def _hot(search: _Search, graph: Graph) -> None:
         if search.wanted.exact or matching < max(EXACT_ROWS, GRAPH_SHARE * len(graph)):
             if not search.wanted.exact and matching > EXACT_ROWS:
                 slots = best_by_sketch(view, search.vector, slots, search.candidates(CANDIDATES, LEAST_CANDIDATES))
-            search.add(HOT, slots, graph.score(search.vector, view.table.node[slots].astype(np.int64)))
+            for start in range(0, len(slots), SCANNED):
+                if start and search.late():
+                    return
+                part = slots[start : start + SCANNED]
+                search.add(HOT, part, graph.score(search.vector, view.table.node[part].astype(np.int64)))
             return
     wanted = min(int(search.k * len(graph) / matching * 1.5) + 8 if few else search.k, len(graph))
     while True:

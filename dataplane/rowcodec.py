@@ -50,29 +50,37 @@ def _vectors(collection: Collection, rows: Sequence[Row]) -> NDArray[np.float32]
 
 
 def stored_rows(collection: Collection, wanted: Sequence[bytes], vectors: bool) -> list[StoredRow | None]:
-    """What is stored under keys of the family index, in their order; None for what is not there, or has expired."""
-    numbers = collection.rocks.get_many("index", wanted)
-    found = [None if number is None else collection.scope + number for number in numbers]
-    there = [key for key in found if key is not None]
-    stored = dict(zip(there, collection.rocks.get_many("rows", there), strict=True))
-    content = dict(zip(there, collection.rocks.get_many("vectors", there), strict=True)) if vectors else {}
-    now = clock.now_ms()
-    rows: list[StoredRow | None] = []
-    for key in found:
-        value = None if key is None else stored[key]
-        record = None if value is None else decode(RowRecord, value)
-        if key is None or record is None or (record.expires_ms is not None and record.expires_ms <= now):
-            rows.append(None)
-            continue
-        vector = content.get(key)
-        rows.append(
-            StoredRow(
-                id=record.id,
-                text=record.text,
-                attributes=record.attributes,
-                created_ms=record.created_ms,
-                expires_ms=record.expires_ms,
-                vector=None if vector is None else np.frombuffer(vector, "<f4").astype(np.float32),
-            )
-        )
+    """What is stored under keys of the family index, in their order; None for what is not there, or has expired.
+
+    A row may be replaced between the reading of its number and of its content: it is then looked up again.
+    """
+    rows: list[StoredRow | None] = [None] * len(wanted)
+    known: dict[int, bytes] = {}  # numbers that led to nothing the last time
+    pending, now = list(range(len(wanted))), clock.now_ms()
+    while pending:
+        numbers = collection.rocks.get_many("index", [wanted[at] for at in pending])
+        found = [(at, number) for at, number in zip(pending, numbers, strict=True) if number is not None]
+        places = [collection.scope + number for _, number in found]
+        records = collection.rocks.get_many("rows", places)
+        content = collection.rocks.get_many("vectors", places) if vectors else [b""] * len(places)
+        pending = []
+        for (at, number), record, vector in zip(found, records, content, strict=True):
+            if (record is None or vector is None) and known.get(at) != number:
+                known[at] = number
+                pending.append(at)
+            elif record is not None:
+                rows[at] = _stored_row(decode(RowRecord, record), vector if vectors else None, now)
     return rows
+
+
+def _stored_row(record: RowRecord, vector: bytes | None, now: int) -> StoredRow | None:
+    if record.expires_ms is not None and record.expires_ms <= now:
+        return None
+    return StoredRow(
+        id=record.id,
+        text=record.text,
+        attributes=record.attributes,
+        created_ms=record.created_ms,
+        expires_ms=record.expires_ms,
+        vector=None if vector is None else np.frombuffer(vector, "<f4").astype(np.float32),
+    )

@@ -8,11 +8,13 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from dataplane import clock
+from dataplane import clock, keys
 from dataplane.collection import Collection
 from dataplane.errors import InvalidInput
 from dataplane.fusion import reciprocal_rank
 from dataplane.nearest import Found, Wanted, best_by_sketch, nearest
+from dataplane.records import RowRecord
+from dataplane.rowcodec import stored_rows
 from dataplane.rows import Hit, Location, SearchQuery, SearchResult, Tier
 from dataplane.table import FRESH, HOT, LOOSE, WARM
 from dataplane.view import CollectionView
@@ -133,11 +135,16 @@ def _ranked(
 
 
 def _hits(collection: Collection, view: CollectionView, query: SearchQuery, slots: Slots, scores: Floats) -> list[Hit]:
-    """With their content. A row that was deleted meanwhile is left out."""
+    """With their content. A row that was deleted meanwhile is left out; one that was replaced has its new content."""
     ranked = zip(slots.tolist(), scores.tolist(), view.table.place[slots].tolist(), strict=True)
     if not query.fetch:
         return [Hit(id=view.id_of(slot), score=score, tier=_tier(place)) for slot, score, place in ranked]
     found = collection.row_records(view.table.rows[slots].tolist())
+    if (gone := [at for at, record in enumerate(found) if record is None]) and query.filter is None:
+        wanted = [collection.scope + keys.name(view.id_of(int(slots[at]))) for at in gone]
+        for at, row in zip(gone, stored_rows(collection, wanted, vectors=False), strict=True):
+            if row is not None:
+                found[at] = RowRecord(row.id, row.text, row.attributes, row.created_ms, row.expires_ms)
     return [
         Hit(id=record.id, score=score, tier=_tier(place), text=record.text, attributes=record.attributes)
         for record, (_, score, place) in zip(found, ranked, strict=True)

@@ -87,6 +87,7 @@ class DataPlane:
         )
         self._unfinished: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, config: DataPlaneConfig, folder: Path | None = None) -> DataPlane:
@@ -103,7 +104,7 @@ class DataPlane:
         try:
             await asyncio.to_thread(plane._load)
         except BaseException:
-            rocks.close()
+            await asyncio.to_thread(plane._let_go)
             raise
         finally:
             await asyncio.to_thread(reserve.take_back if needed else reserve.top_up)
@@ -146,10 +147,13 @@ class DataPlane:
         return [collection.text for collection in self.open_collections() if collection.text is not None]
 
     async def close(self) -> None:
-        """Write what was put in, and close everything. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
+        """Write what was put in, and close everything. Idempotent; a caller that is cancelled may call again and wait."""
+        if self._closing is None:
+            self._closed = True
+            self._closing = self._loop.create_task(self._close_all())
+        await asyncio.shield(self._closing)
+
+    async def _close_all(self) -> None:
         if self._unfinished:
             await asyncio.wait(self._unfinished)
         await self.cold.stop()
@@ -162,11 +166,17 @@ class DataPlane:
     def _close(self) -> None:
         self.keeper.stop()
         self.indexer.stop()
-        self._pool.shutdown(wait=True)
+        self._pool.shutdown(wait=True)  # before the snapshots: searches end
         for collection in self.open_collections():
             if collection.graph is not None and not collection.dropped:
                 with contextlib.suppress(DataPlaneError):  # a full disk: the next start builds the graph anew
                     self.keeper.moves.save_snapshot(collection)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Close all files."""
+        self._pool.shutdown(wait=True)
+        for collection in self.open_collections():
             collection.close()
         self.old_events.close()
         try:

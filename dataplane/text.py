@@ -385,6 +385,8 @@ def _ours(error: sqlite3.Error, path: Path) -> DataPlaneError:
     if code & 0xFF in (
         *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR),
         *(sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_NOLFS),
+        *(sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_ABORT, sqlite3.SQLITE_PROTOCOL),
+        *(sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISUSE, sqlite3.SQLITE_RANGE),
     ):
         return Unavailable(
             f"The full-text index {path} cannot be used now: {error}. See to its disk and its permissions."

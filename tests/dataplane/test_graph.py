@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,6 +152,31 @@ def test_reserved_memory_is_counted_from_the_beginning_and_nothing_moves_within_
 
 def test_what_a_node_takes_is_about_what_is_said(shared: Graph) -> None:
     assert shared.nbytes / (1500 + shared.spare) == pytest.approx(node_bytes(DIMENSIONS), rel=0.25)
+
+
+def test_a_search_beside_the_growing_of_the_mask_keeps_none_that_is_too_small() -> None:
+    graph = made(count=1024)  # the mask is full
+    graph.end(0)
+    graph._selector = None
+    inside, added = threading.Event(), threading.Event()
+    options = graph._options
+
+    def slow(ef: int) -> Any:
+        inside.set()
+        added.wait(1)  # the addition must not get at the mask meanwhile
+        return options(ef)
+
+    graph._options = slow  # type: ignore[method-assign]
+    searching = threading.Thread(target=graph.search, args=(QUERIES[0], 10))
+    searching.start()
+    assert inside.wait(30)
+    adding = threading.Thread(target=lambda: (graph.add(ROWS[1024:1100], STORED[1024:1100]), added.set()))
+    adding.start()
+    searching.join(30)
+    adding.join(30)
+    graph._options = options  # type: ignore[method-assign]
+    for node in range(1024, 1100):
+        assert ROWS[node] in graph.search(STORED[node], 10, ef=400)[0]
 
 
 def test_searches_beside_additions_and_ends_find_only_what_is_there() -> None:

@@ -377,3 +377,42 @@ def test_dead_entries_hold_the_text_that_the_index_needs(still: Stilled) -> None
     still.delete(["r0", "r1"])
     ended = dict(still.rocks.scan("dead", still.collection.scope))
     assert sorted(ended.values()) == [keys.number(row) + b"gone", keys.number(row + 1)]
+
+
+def test_what_a_defect_took_out_of_the_feed_comes_from_the_database(
+    still: Stilled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    still.upsert(STORED[:2], texts=["word", "word"])
+    feed = feed_of(still)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as broken, pytest.raises(ZeroDivisionError):
+        broken.setattr(feed.index, "add", fail)
+        feed.work()
+    assert not feed.up_to_date
+    still.upsert(STORED[2:3], 2, texts=["word"])
+    feed._retry_at = 0.0
+    while feed.has_work:
+        feed.work()
+    assert feed.up_to_date
+    assert found(still, "word", 30) == ({"r0", "r1", "r2"}, True)
+
+
+def test_an_index_that_is_made_anew_while_it_is_closed_stays_closed(still: Stilled) -> None:
+    still.upsert(STORED[:1], texts=["word"])
+    feed = feed_of(still)
+    feed.renew()
+    open_index = TextIndex.open
+
+    def closed_meanwhile(path: Path) -> TextIndex:
+        feed.close()
+        return open_index(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TextIndex, "open", closed_meanwhile)
+        feed.work()
+    assert not feed.has_work
+    with pytest.raises(Closed):
+        feed.search("word", 5, lambda rows: rows > 0, 0.0)

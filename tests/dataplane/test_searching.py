@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataplane import searching
+from dataplane import nearest, searching
 from dataplane.collection import Readers
 from dataplane.errors import DimensionMismatch, InvalidInput
 from dataplane.filters import parse_filter
@@ -108,6 +108,36 @@ def test_a_row_whose_content_has_gone_meanwhile_is_left_out(tmp_path: Path) -> N
         still.rocks.write(batch)
         assert still.ids(QUERY) == best[1:]
         assert still.ids(QUERY, fetch=False) == best
+
+
+def test_an_exact_search_over_hot_rows_stops_at_its_deadline_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nearest, "SCANNED", 100)
+    with stilled(tmp_path, DIMENSIONS) as still:
+        still.upsert(STORED)
+        still.work()
+        assert still.search(QUERY, exact=True).complete
+        late = still.search(QUERY, exact=True, deadline_s=0)
+        assert not late.complete
+        assert [hit.id for hit in late.hits] == exact(STORED[:100], QUERY)
+
+
+def test_a_hit_that_is_replaced_meanwhile_has_its_new_content(tmp_path: Path) -> None:
+    with stilled(tmp_path, DIMENSIONS) as still:
+        still.upsert(STORED[:50])
+        best = exact(STORED[:50], QUERY)
+        read = still.collection.row_records
+
+        def replaced(rows: Any) -> Any:
+            still.collection.row_records = read  # type: ignore[method-assign]
+            still.upsert(STORED[60:61], ids=[best[0]], texts=["new"])
+            return read(rows)
+
+        still.collection.row_records = replaced  # type: ignore[method-assign]
+        hits = still.search(QUERY).hits
+        assert [hit.id for hit in hits] == best
+        assert hits[0].text == "new"
 
 
 def test_wrong_vectors_are_refused_with_their_place(shared: Stilled) -> None:

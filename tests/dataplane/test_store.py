@@ -417,3 +417,40 @@ async def test_after_close_every_call_says_so(tmp_path: Path) -> None:
         await plane.search(TENANT, NAME, SearchQuery(text="note"))
     with pytest.raises(Closed):
         await plane.upsert(TENANT, NAME, rows(vectors(1)))
+
+
+async def test_a_close_that_is_cancelled_goes_on_and_can_be_waited_for(tmp_path: Path) -> None:
+    plane = await DataPlane.open(config(tmp_path / "data"))
+    await filled(plane, vectors(300))
+    closing = asyncio.create_task(plane.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await plane.close()
+    async with opened(config(tmp_path / "data")) as again:
+        assert list(again.collections(TENANT)) == [NAME]
+
+
+def open_files() -> list[str]:
+    """What this process has open."""
+    return [str(number.readlink()) for number in Path("/proc/self/fd").iterdir() if number.is_symlink()]
+
+
+async def test_a_data_plane_that_cannot_be_loaded_lets_go_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(config(tmp_path / "data")) as plane:
+        await filled(plane, vectors(20))
+    stray = DataPlane._remove_stray_folders
+
+    def fail(_plane: DataPlane) -> None:
+        raise OSError("no more")
+
+    monkeypatch.setattr(DataPlane, "_remove_stray_folders", fail)
+    with pytest.raises(OSError, match="no more"):
+        await DataPlane.open(config(tmp_path / "data"))
+    monkeypatch.setattr(DataPlane, "_remove_stray_folders", stray)
+    assert [path for path in open_files() if path.startswith(str(tmp_path))] == []
+    async with opened(config(tmp_path / "data")) as again:
+        assert list(again.collections(TENANT)) == [NAME]
