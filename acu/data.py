@@ -2,8 +2,8 @@
 
 They are opened at the start if the folder of data exists, else when somebody first asks for the library: a daemon that nobody
 gives anything to keep takes no memory for it. Opening takes place in threads and tasks, beside everything else. One that
-fails (the folder is in use, damaged, on a full disk) is logged, told to whoever asks, and tried again for the next who asks,
-after a pause.
+fails (the folder is in use, damaged, on a full disk, or for a defect) is logged, told to whoever asks, and tried again for the
+next who asks, after a pause. Whatever it fails with, the daemon goes on: chat needs no data.
 
 End: the library's tasks are cancelled, then library, extractor and data plane are closed, in this order.
 """
@@ -93,6 +93,9 @@ class Data:
                 await self._open_library(self._embedder)
         except (DataPlaneError, AgentFlowError, OSError, ImportError) as error:
             self._fail(str(error), error)
+            self._opening = None
+        except Exception as error:  # noqa: BLE001 - a defect there must not end the daemon
+            self._fail(f"opening it failed, and the daemon's log has the traceback: {error!r}", error)
             self._opening = None
         else:
             self.failure = None

@@ -16,7 +16,7 @@ import contextlib
 import hashlib
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from dataplane import attachments, filelist
@@ -144,11 +144,12 @@ class Outgoing:
 
 
 class Incoming:
-    """Brings files back into `data`. `finish` when all are there."""
+    """Brings files back into `data`. `told` hears the size of each part. `finish` when all are there."""
 
-    def __init__(self, bucket: Bucket, data: Path) -> None:
+    def __init__(self, bucket: Bucket, data: Path, told: Callable[[int], None]) -> None:
         self._bucket = bucket
         self._data = data
+        self._told = told
         self._folders: set[Path] = set()
 
     async def bring(self, attachment: Attachment) -> None:
@@ -178,6 +179,7 @@ class Incoming:
             await in_thread(digest.update, content)
             await in_thread(_append, temporary, content)
             size += len(content)
+            self._told(len(content))
         if (digest.hexdigest(), size) != (attachment.sha256, attachment.size):
             raise ChecksumMismatch(
                 f"the file {attachment.name} in {self._bucket.where} is not what was archived (its size or its SHA-256 "

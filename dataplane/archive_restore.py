@@ -117,13 +117,13 @@ class _Filling:
 
     async def files(self, manifest: Manifest, folder: Path) -> None:
         """All files, durably. From then on they are known."""
-        incoming = Incoming(self._bucket, folder)
+        incoming = Incoming(self._bucket, folder, self._told)
         for segment in filelist.segments(manifest):
             async for files in filelist.read(self._bucket, segment):
                 for file in files:
                     await incoming.bring(file)
                     self._report.files += 1
-                    self._told(file.size)
+                    self._told(0)
                 await in_thread(filelist.remember, self._rocks, files)
         await incoming.finish()
         if self._report.files != manifest.files.count:

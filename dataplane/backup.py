@@ -57,7 +57,6 @@ ROCKS = "rocks"
 _PIECE = 1 << 20
 _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES})
 _SHOWN = 5  # problems that an error names
-
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
@@ -151,8 +150,7 @@ def restore(folder: Path, data_dir: Path, *, progress: Progress | None = None) -
     manifest = _read_manifest(folder)
     size = _size(manifest)
     counter = _Counter(progress, 2 * size)
-    problems = _problems(folder, manifest, counter)
-    if problems:
+    if problems := _problems(folder, manifest, counter):
         shown = " ".join(problems[:_SHOWN]) + (f" And {len(problems) - _SHOWN} more." if len(problems) > _SHOWN else "")
         raise ChecksumMismatch(f"the backup {folder} is damaged, and nothing was restored: {shown}")
     with _hidden(data_dir) as building:
@@ -234,9 +232,7 @@ def _check_target(target: Path) -> None:
         if target.is_mount():
             raise InvalidInput(f"{target} is a mount point, which cannot be put in place at once: name a folder in it.")
         if os.path.lexists(target) and (target.is_symlink() or not target.is_dir() or any(target.iterdir())):
-            raise AlreadyExists(
-                f"{target} is there already, and nothing is overwritten: name a new or an empty folder."
-            )
+            raise AlreadyExists(f"{target} is there already, and nothing is overwritten: name a new or empty folder.")
 
 
 def _free(folder: Path) -> int:

@@ -162,13 +162,13 @@ def _page(
     page: Page = []
     size, following, from_history = 0, max(after + 1, head.first), False
     while len(page) < limit and size < PAGE_BYTES:
-        # While the history is to be read first, only where RocksDB begins is of interest.
-        room = 1 if old is not None and following <= head.moved else limit - len(page)
-        recent, read_bytes = _recent(rocks, stream, max(following, head.moved + 1), room, PAGE_BYTES - size)
-        end = recent[0][0] - 1 if recent else head.last
+        recent: Page = []
+        end = head.moved
+        if old is None or following > end:
+            recent = _recent(rocks, stream, max(following, head.moved + 1), limit - len(page), PAGE_BYTES - size)
+            end = recent[0][0] - 1 if recent else head.last
         if old is None or following > end:
             page += recent
-            size += read_bytes
             break
         found = []
         if old.is_there or head.moving >= following:
@@ -180,8 +180,8 @@ def _page(
     return page, from_history
 
 
-def _recent(rocks: Rocks, stream: Stream, start: int, limit: int, max_bytes: int) -> tuple[Page, int]:
-    """Events in RocksDB from number `start` on, and their bytes."""
+def _recent(rocks: Rocks, stream: Stream, start: int, limit: int, max_bytes: int) -> Page:
+    """Events in RocksDB from number `start` on."""
     page: Page = []
     size = 0
     with contextlib.closing(rocks.scan(FAMILY, stream.events, start=keys.number(start))) as found:
@@ -190,7 +190,7 @@ def _recent(rocks: Rocks, stream: Stream, start: int, limit: int, max_bytes: int
             size += len(stored)
             if len(page) == limit or size >= max_bytes:
                 break
-    return page, size
+    return page
 
 
 def _encoded(events: Sequence[EventRecord]) -> list[bytes]:

@@ -286,12 +286,7 @@ class History:
         return None
 
     def _scan(
-        self,
-        shards: tuple[Live, ...],
-        place: tuple[str, str],
-        seqs: range,
-        limit: int,
-        max_bytes: float = math.inf,
+        self, shards: tuple[Live, ...], place: tuple[str, str], seqs: range, limit: int, max_bytes: float = math.inf
     ) -> list[LogEvent]:
         key = stream_key(*place)
         runs = sorted(

@@ -2,8 +2,9 @@
 
 The keeper counts what is taken, at each of its turns: every structure tells its own bytes (`counted`). Between two turns the
 writer's thread takes more: for tables it must (`took`), for new vectors only where there is room (`take`), and those that find
-none are read from RocksDB. So that a table that must grow finds room, `growing` bytes are kept back from everybody else. What
-is taken is therefore never more than the cap, unless the tables alone are.
+none are read from RocksDB. What is taken while a sum is made may be in that sum or not: until the next one it counts on top of
+it. Several threads may count at once. So that a table that must grow finds room, `growing` bytes are kept back from everybody
+else. What is taken is therefore never more than the cap, unless the tables alone are.
 """
 
 from __future__ import annotations
@@ -28,30 +29,36 @@ class Memory:
         self._lock = threading.Lock()
         self._used = 0
         self._growing = 0
-        self._since = 0  # taken since it was counted
+        self._taken = 0  # ever
+        self._summed = 0  # of it, what is in the sum
 
-    def counted(self, used: int, growing: int) -> None:
-        """All that is taken now, and what is kept back for tables."""
+    @property
+    def taken(self) -> int:
+        """Bytes that were ever taken. For `counted`: to be read before the sum is made."""
+        return self._taken
+
+    def counted(self, used: int, growing: int, taken: int) -> None:
+        """All that is taken, what is kept back for tables, and what was `taken` before this was counted."""
         with self._lock:
-            self._used, self._growing, self._since = used, growing, 0
+            self._used, self._growing, self._summed = used, growing, taken
 
     @property
     def free(self) -> int:
         """Bytes that may be taken; below 0: so many must be given back."""
-        return self.cap - self._used - self._growing - self._since
+        return self.cap - self._used - self._growing - (self._taken - self._summed)
 
     def take(self, size: int) -> bool:
         """Take bytes, if there are so many."""
         with self._lock:
             if self.free < size:
                 return False
-            self._since += size
+            self._taken += size
             return True
 
     def took(self, size: int) -> None:
         """Bytes were taken that had to be."""
         with self._lock:
-            self._since += size
+            self._taken += size
 
 
 def memory_bytes(config: DataPlaneConfig) -> int:

@@ -27,13 +27,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataplane import allocator, snapshot
+from dataplane.attributes import AttributeColumns
 from dataplane.collection import Collection
 from dataplane.due import Dues, KeeperCounts
 from dataplane.errors import DataPlaneError
 from dataplane.graph import Graph, node_bytes
 from dataplane.room import MERGE_ROWS, SPARE_SHARE, Room
 from dataplane.shards import ShardMeta, ShardRows
-from dataplane.table import FRESH, HOT, LOOSE, WARM, Slots
+from dataplane.table import FRESH, HOT, LOOSE, WARM, Slots, Table
 
 MASKED_SHARE = 0.3  # of rows that have ended, from which it is worth to forget them
 
@@ -101,12 +102,18 @@ class Moves:
     def into_delta(self, collection: Collection) -> None:
         """All loose rows of a collection that has become small become fresh: it is scanned as a whole."""
         self._memory.took(collection.delta.growth(collection.counts()[LOOSE]))
+        view = collection.table.view()
+        loose = view.rows[np.flatnonzero((view.place == LOOSE) & view.alive)]
+        rows, vectors = collection.stored_vectors(loose)
         with collection.lock:
             view = collection.table.view()
-            loose = view.rows[np.flatnonzero((view.place == LOOSE) & view.alive)]
-            rows, vectors = collection.stored_vectors(loose)
-            collection.delta.append(rows, vectors)
-            collection.table.move(view.slots_of(rows), FRESH)
+            slots = view.slots_of(rows)
+            alive = view.alive[slots]  # the others ended while their vectors were read
+            newer = collection.delta.view()  # came meanwhile: the delta's rows rise
+            collection.delta.drop(len(newer))
+            collection.delta.append(rows[alive], vectors[alive])
+            collection.delta.append(newer.rows, newer.vectors)
+            collection.table.move(slots[alive], FRESH)
         collection.leave_out(np.setdiff1d(loose, rows))
 
     def empty_delta(self, collection: Collection) -> None:
@@ -119,9 +126,9 @@ class Moves:
 
     def drop_graph(self, collection: Collection) -> None:
         """Hot rows become loose, and there is no graph."""
+        hot = np.flatnonzero(collection.table.view().place == HOT)
         with collection.lock:
-            view = collection.table.view()
-            collection.table.move(np.flatnonzero(view.place == HOT), LOOSE)
+            collection.table.move(hot, LOOSE)
             collection.graph = None
         collection.readers.wait_for_earlier()
         self._due.of(collection).snapshot_seq = -1  # a snapshot of the old graph is as large as that was
@@ -228,11 +235,11 @@ class Moves:
 
     def abandon_shard(self, collection: Collection, name: str, why: str) -> None:
         """Remove a shard, and say `why` if it was damaged. Its rows are read from RocksDB."""
+        view, groups = collection.table.view(), collection.shards.numbers_of(name)
+        inside = np.flatnonzero((view.group >= groups.start) & (view.group < groups.stop))
+        warm = inside[view.place[inside] == WARM]
         with collection.lock:
-            view = collection.table.view()
-            groups = collection.shards.numbers_of(name)
-            inside = np.flatnonzero((view.group >= groups.start) & (view.group < groups.stop))
-            collection.table.move(inside[view.place[inside] == WARM], LOOSE)
+            collection.table.move(warm, LOOSE)
         collection.readers.wait_for_earlier()  # they look for rows in these groups
         with collection.lock:
             collection.table.set_groups(inside, -1)
@@ -241,25 +248,52 @@ class Moves:
     # Table, snapshot, everything
 
     def compact_table(self, collection: Collection, share: float = MASKED_SHARE) -> None:
-        """Forget the slots of rows that ended, once they are a share of all."""
-        if collection.table.ended < share * len(collection.table):
+        """Forget the slots of rows that ended, once they are a share of all.
+
+        Table and attributes are made anew beside the old ones, while the writer goes on. The attributes of rows that came
+        meanwhile are read from RocksDB. To read some takes less time than to write them: each round finds fewer, until none came.
+        """
+        old = collection.table
+        if old.ended < share * len(old):
             return
         with collection.lock:
-            slots = np.flatnonzero(collection.table.view().alive)
-            collection.table = collection.table.kept(slots)
-            collection.attributes = collection.attributes.keep(slots)
-            collection.delta.keep(collection.table.view().slots_of(collection.delta.view().rows) >= 0)
+            old.watch()
+            view = old.view()
+        try:
+            slots, count = np.flatnonzero(view.alive), len(view)
+            table, attributes = old.kept(slots), collection.attributes.keep(slots)
+            while not self._exchanged(collection, table, attributes, count):
+                rows = old.view().rows[count:]
+                table.follow(old, count, count + len(rows))
+                found = collection.row_records(rows.tolist())
+                # Without a record it is ended, or about to be.
+                attributes.append([{} if record is None else record.attributes for record in found])
+                count += len(rows)
+        finally:
+            old.unwatch()
+
+    def _exchanged(self, collection: Collection, table: Table, attributes: AttributeColumns, count: int) -> bool:
+        """Put these in the place of the old ones, unless those have more slots than the `count` that were brought over."""
+        with collection.lock:
+            if len(collection.table) > count:
+                return False
+            table.end_late(collection.table)
+            collection.table, collection.attributes = table, attributes
+            view, delta = table.view(), collection.delta.view().rows
+            slots = view.slots_of(delta)
+            if not (known := slots >= 0).all():
+                collection.delta.keep(known)
+            return True
 
     def save_snapshot(self, collection: Collection) -> None:
         """Write a snapshot of graph and heat as they are."""
         due = self._due.of(collection)
         seq = collection.published
         with collection.lock:
-            view = collection.table.view()
-            accesses, hours = collection.table.accessed()
-            live = np.flatnonzero(view.alive)
-            heat = np.empty((3, len(live)), np.float64)
-            heat[0], heat[1], heat[2] = view.rows[live], accesses[live], hours[live]
+            view, (accesses, hours) = collection.table.view(), collection.table.accessed()
+        live = np.flatnonzero(view.alive)
+        heat = np.empty((3, len(live)), np.float64)
+        heat[0], heat[1], heat[2] = view.rows[live], accesses[live], hours[live]
         saved = snapshot.save(collection.folder, seq, collection.graph, heat)
         due.snapshot_seq, due.snapshot_nodes, due.snapshot_at = seq, saved.nodes, time.monotonic()
         self._counts.snapshots += 1

@@ -50,7 +50,10 @@ class OldEvents:
 
     def open(self) -> None:
         """Open it if it is there and not open. A problem is kept, not raised."""
-        if self._history is not None or self._closed or not self.folder.exists():
+        if self._history is not None or self._closed:
+            return
+        if not self.folder.exists():
+            self.problem = None
             return
         try:
             self._history, self.problem = History.open(self.folder), None

@@ -32,11 +32,12 @@ class Room:
 
     def free_bytes(self) -> int:
         """Count what all collections take, and tell how much more may be taken; below 0: so much must be given back."""
+        taken = self.memory.taken  # first: what the writer takes from here on may be missing in the sum
         collections = self.collections()
         large = [collection for collection in collections if collection.table.live > FLAT_ROWS]
         writing = max((self.shard_rows(one) * _row_bytes(one) for one in large), default=0)
         used = sum(collection.nbytes for collection in collections)
-        self.memory.counted(used, writing + sum(collection.growing for collection in collections))
+        self.memory.counted(used, writing + sum(collection.growing for collection in collections), taken)
         return self.memory.free
 
     def for_nodes(self, collection: Collection, count: int, spare: float = SPARE_SHARE) -> bool:

@@ -1,11 +1,13 @@
 """Snapshots of a collection's graph and heat, so that a start need not build the graph again.
 
     snapshot.json      what the three files are: sizes, SHA-256, the sequence number, and a SHA-256 of all that
-    graph-<seq>.faiss  rows-<seq>.npy  heat-<seq>.npy
+    graph-<seq>-<token>.faiss  rows-<seq>-<token>.npy  heat-<seq>-<token>.npy
 
-The files are written and synced first, the description last and atomically: it is the pointer. A description that does not
-fit its files, or cannot be read, counts for nothing: the graph is then built anew in the background, and searches read
-sketches and stored vectors meanwhile. Nothing in a snapshot is the only copy of anything but heat.
+The files are written and synced first, the description next and atomically: it is the pointer. Last, the files of the snapshot
+before are removed. The token is new with each snapshot, for two may be of one sequence number: nothing that the pointer names
+is ever written over, and a crash or a full disk leaves the old snapshot whole. A description that does not fit its files, or
+cannot be read, counts for nothing: the graph is then built anew in the background, and searches read sketches and stored
+vectors meanwhile. Nothing in a snapshot is the only copy of anything but heat.
 
 Rows that were inserted after `seq` are not in the graph; those that ended since are masked when it is taken up.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import secrets
 from pathlib import Path
 
 import msgspec
@@ -61,14 +64,14 @@ def save(folder: Path, seq: int, graph: Graph | None, heat: NDArray[np.float64])
     """Write a snapshot, and remove what the one before it left. Raises StorageFull, Unavailable."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     files: list[SnapshotFile] = []
-    nodes = 0
+    nodes, mark = 0, f"{seq}-{secrets.token_hex(4)}"
     try:
-        files.append(_saved(folder, f"heat-{seq}.npy", lambda path: _save_array(path, heat)))
+        files.append(_saved(folder, f"heat-{mark}.npy", lambda path: _save_array(path, heat)))
         if graph is not None:
             rows = graph.rows.copy()
             nodes = len(rows)
-            files.append(_saved(folder, f"rows-{seq}.npy", lambda path: _save_array(path, rows)))
-            files.append(_saved(folder, f"graph-{seq}.faiss", graph.save))
+            files.append(_saved(folder, f"rows-{mark}.npy", lambda path: _save_array(path, rows)))
+            files.append(_saved(folder, f"graph-{mark}.faiss", graph.save))
         snapshot = Snapshot(seq, nodes, tuple(files))
         snapshot = msgspec.structs.replace(snapshot, sha256=_sum(snapshot))
         write_bytes(folder / POINTER, msgspec.json.encode(snapshot))

@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dataplane import archive_position, clock, keys
 from dataplane.collection import FLAT_ROWS, Collection
@@ -38,7 +39,7 @@ from dataplane.errors import Closed
 from dataplane.graph import node_bytes
 from dataplane.moves import MASKED_SHARE, Moves
 from dataplane.room import MERGE_ROWS, SHARD_ROWS, Room
-from dataplane.table import FRESH, HOT, LOOSE, WARM
+from dataplane.table import FRESH, HOT, LOOSE, WARM, TableView, heat_of
 from dataplane.writer import Command
 
 MERGE_FROM = 64
@@ -146,8 +147,7 @@ class Steps:
         over = -self._room.free_bytes()
         if over <= 0 or collection.graph is None or not collection.counts()[HOT]:
             return False
-        with collection.lock:
-            view, heat = collection.table.view(), collection.table.heat()
+        view, heat = _heated(collection)
         hot = np.flatnonzero(view.alive & (view.place == HOT))
         over += int(SHRINK_SHARE * self._room.memory.cap)
         count = min(len(hot), over // node_bytes(collection.dimensions) + MERGE_ROWS)
@@ -212,8 +212,7 @@ class Steps:
         if now - due.promoted_at < PROMOTE_EVERY_S or not collection.counts()[WARM]:
             return False
         due.promoted_at = now
-        with collection.lock:
-            view, heat = collection.table.view(), collection.table.heat()
+        view, heat = _heated(collection)
         warm = np.flatnonzero(view.alive & (view.place == WARM))
         hot = np.flatnonzero(view.alive & (view.place == HOT))
         wanted = warm
@@ -309,3 +308,10 @@ class Steps:
             return False
         self._moves.save_snapshot(collection)
         return True
+
+
+def _heated(collection: Collection) -> tuple[TableView, NDArray[np.float64]]:
+    """The table of now, and the heat of each of its slots."""
+    with collection.lock:
+        view, accessed = collection.table.view(), collection.table.accessed()
+    return view, heat_of(*accessed)

@@ -82,9 +82,7 @@ class DataPlane:
         self._sweeper = Sweeper(self.state)
         self.gauges = Gauges(self.open_collections)
         self._searches = SearchCounts()
-        self._pool = ThreadPoolExecutor(
-            config.search_threads, thread_name_prefix="dataplane-search", initializer=share_cores
-        )
+        self._pool = ThreadPoolExecutor(config.search_threads, "dataplane-search", share_cores)
         self._unfinished: set[asyncio.Task[None]] = set()
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
@@ -219,9 +217,8 @@ class DataPlane:
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._unfinished.discard(task)
-        if (
-            not task.cancelled() and (error := task.exception()) is not None
-        ):  # the caller, if it still waits, has it too
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # the caller, if it still waits, has it too
             _log.debug("a collection could not be made or dropped: %s", error)
 
     def _remove(self, collection: Collection) -> None:

@@ -10,7 +10,11 @@ and RocksDB has all of them. Rows that are LOOSE, WARM or HOT have a sketch. A r
 shard never changes, and neither does a row), so that to demote it again is a change of `place` alone; -1: it is in no shard.
 
 Heat is access count x 0.99^(hours since the last access). All heats decay alike, so rows are ordered by
-ln(count) - ln(0.99) x (hour of the last access), which never needs to be computed again (`heat`).
+ln(count) - ln(0.99) x (hour of the last access), which never needs to be computed again (`heat_of`).
+
+A table is made anew aside, without the lock: `kept` and `follow` copy while the writer goes on, the old table notes which
+rows end from `watch` on, and `end_late` ends them in the new one, under the lock, before that takes the old one's place. Places,
+nodes and groups of rows that are copied must stay meanwhile; accesses that come after a row was copied are lost.
 
 Threads: the writer's thread appends and ends rows, the keeper's moves them, and views are taken, all under the collection's
 lock. A view is read without it: arrays are replaced by copies when they grow, and what is appended lies beyond the view. Places
@@ -112,6 +116,7 @@ class Table:
         self._counts = [0, 0, 0, 0]
         self._view: TableView | None = None  # until rows come, end or move
         self._places_seen = False  # whether some view shares the column of places
+        self._late: list[Slots] | None = None  # slots whose row has ended since `watch`
         self.ended = 0  # slots whose row has ended
 
     def __len__(self) -> int:
@@ -190,7 +195,9 @@ class Table:
 
     def _grow(self, needed: int) -> None:
         """By a small part: little is taken and not used. One column after another, so that little is there twice for a moment."""
-        size = self._size_for(needed)
+        self._take_size(self._size_for(needed))
+
+    def _take_size(self, size: int) -> None:
         sketches = np.zeros((len(self._sketches), size), np.uint64)
         sketches[:, : self._count] = self._sketches[:, : self._count]
         self._sketches, self._places_seen = sketches, False
@@ -209,6 +216,8 @@ class Table:
         self._count_out(slots)
         self._columns["alive"][slots] = False
         self.ended += len(slots)
+        if self._late is not None:
+            self._late.append(slots)
 
     def move(self, slots: Slots, place: int) -> None:
         """Rows have another place."""
@@ -236,7 +245,7 @@ class Table:
         self._columns["group"][slots] = groups
 
     def accessed(self) -> tuple[Floats, Floats]:
-        """Of each slot, how often its row was read, and the hour of the last time; shape [n]."""
+        """Of each slot, how often its row was read, and the hour of the last time; shape [n]. Views: rows may be read on."""
         return self._columns["accesses"][: self._count], self._columns["hour"][: self._count]
 
     def set_accessed(self, slots: Slots, accesses: Floats, hours: Floats) -> None:
@@ -255,27 +264,77 @@ class Table:
         np.add.at(self._columns["accesses"], slots, 1)
         self._columns["hour"][slots] = hour
 
-    def heat(self) -> NDArray[np.float64]:
-        """What orders rows from the coldest to the hottest, shape [n]."""
-        count = self._count
-        order: NDArray[np.float64] = np.log(self._columns["accesses"][:count], dtype=np.float64)
-        order += _DECAY * self._columns["hour"][:count]
-        return order
+    # To be made anew
+
+    def watch(self) -> None:
+        """Note the rows that end from now on, for `end_late`."""
+        self._late = []
+
+    def unwatch(self) -> None:
+        """Note them no more."""
+        self._late = None
 
     def kept(self, slots: Slots) -> Table:
-        """A table of these slots alone, rising."""
+        """A table of these slots alone, rising. Without the lock."""
         table = Table(len(self._sketches))
-        table._count = len(slots)
-        table._columns = {name: column[slots] for name, column in self._columns.items()}
-        table._sketches = np.ascontiguousarray(self._sketches[:, slots])
-        ends = self._columns["id_end"][: self._count]
-        starts = np.concatenate([np.zeros(1, np.int64), ends])[slots]
-        lengths = ends[slots] - starts
-        table._columns["id_end"] = np.cumsum(lengths)
-        letters = np.frombuffer(bytes(self._ids), np.uint8)
-        moved = np.repeat(starts - (table._columns["id_end"] - lengths), lengths)
-        table._ids = bytearray(letters[np.arange(len(moved)) + moved].tobytes())
-        alive = table._columns["alive"]
-        table.ended = int(len(slots) - np.count_nonzero(alive))
-        table._counts = np.bincount(table._columns["place"][alive], minlength=4).tolist()
+        table._take_size(len(slots))
+        table._copy(self, slots)
         return table
+
+    def follow(self, old: Table, start: int, end: int) -> None:
+        """Add the slots of `old` from `start` to `end`, which are beyond those that it was made of. Without the lock."""
+        self._copy(old, np.arange(start, end))
+
+    def end_late(self, old: Table) -> None:
+        """The rows end that ended in `old` since `watch`. Under the lock."""
+        for late in old._late or ():
+            slots = self.view().slots_of(old._columns["rows"][late])
+            slots = slots[slots >= 0]
+            self.end(slots[self._columns["alive"][slots]])  # those that were copied after they ended are not
+
+    def _copy(self, old: Table, slots: Slots) -> None:
+        """Add slots of `old`, a range of it at a time: little is there twice, and nothing as large as all ids."""
+        for first in range(0, int(slots[-1]) + 1 if len(slots) else 0, SCANNED):
+            lower, upper = np.searchsorted(slots, (first, first + SCANNED))
+            if lower < upper:
+                self._copy_range(old, slots[lower:upper])
+
+    def _copy_range(self, old: Table, slots: Slots) -> None:
+        start, end = self._count, self._count + len(slots)
+        if end > len(self._columns["rows"]):
+            self._grow(end)
+        new = slice(start, end)
+        for name, column in self._columns.items():
+            column[new] = old._columns[name][slots]
+        self._sketches[:, new] = old._sketches[:, slots]
+        lengths = self._take_ids(old, slots)
+        self._columns["id_end"][new] = len(self._ids) - int(lengths.sum()) + np.cumsum(lengths)
+        alive = self._columns["alive"][new]
+        self.ended += int(len(slots) - np.count_nonzero(alive))
+        for place, count in enumerate(np.bincount(self._columns["place"][new][alive], minlength=4).tolist()):
+            self._counts[place] += count
+        self._count, self._view = end, None
+
+    def _take_ids(self, old: Table, slots: Slots) -> Slots:
+        """Add the ids of slots that lie near each other. Returns the length of each, bytes."""
+        first, last = int(slots[0]), int(slots[-1])
+        ends = old._columns["id_end"]
+        bounds = np.concatenate([ends[first - 1 : first] if first else np.zeros(1, np.int64), ends[first : last + 1]])
+        # A copy: bytes that numpy looks at could not grow.
+        letters = np.frombuffer(old._ids[int(bounds[0]) : int(bounds[-1])], np.uint8)
+        lengths = np.diff(bounds)
+        wanted = np.zeros(len(lengths), np.bool_)
+        wanted[slots - first] = True
+        self._ids += letters[np.repeat(wanted, lengths)].tobytes()
+        taken: Slots = lengths[wanted]
+        return taken
+
+
+def heat_of(accesses: Floats, hours: Floats) -> NDArray[np.float64]:
+    """What orders rows from the coldest to the hottest, shape [n], by what `accessed` gave.
+
+    Takes milliseconds for a million rows: not under the lock.
+    """
+    order: NDArray[np.float64] = np.log(accesses, dtype=np.float64)
+    order += _DECAY * hours
+    return order

@@ -14,7 +14,10 @@ is wrong as values, the others as sentences.
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -23,11 +26,18 @@ from numpy.typing import NDArray
 from dataplane import keys, records, snapshot
 from dataplane.collection import Collection
 from dataplane.errors import DataPlaneError
+from dataplane.graph import Graph
 from dataplane.records import RowRecord
-from dataplane.table import FRESH, HOT, WARM, Slots
+from dataplane.table import FRESH, HOT, WARM, Slots, TableView
 
 MOST = 20  # problems of one kind that are told one by one
 LOOKS, LOOK_EVERY_S = 10, 0.02
+RANGE = 65_536  # rows that are compared at a time
+LOCKED_ROWS = 256  # looked at again at a time
+PARTS = 65_536  # of what the index and the rows have
+MASK_64 = (1 << 64) - 1
+
+Pair: TypeAlias = tuple[bytes, int]  # an id and its row
 
 
 class Problem(Struct, frozen=True):
@@ -57,17 +67,45 @@ def verify(collection: Collection) -> list[Problem]:
 def index_faults(collection: Collection) -> tuple[list[int], list[bytes]]:
     """Rows that the index does not have under their id, and ids under which it has no row or another's."""
     rocks, scope = collection.rocks, collection.scope
-    indexed = {key[len(scope) :]: int.from_bytes(value, "big") for key, value in rocks.scan("index", scope)}
+
+    def indexed() -> Iterator[Pair]:
+        return ((key[len(scope) :], int.from_bytes(value, "big")) for key, value in rocks.scan("index", scope))
+
+    def stored() -> Iterator[Pair]:
+        for key, value in rocks.scan("rows", scope):
+            yield keys.name(records.decode(RowRecord, value).id), int.from_bytes(key[-8:], "big")
+
+    unlike = _parts(indexed()) != _parts(stored())
+    if not unlike.any():
+        return [], []
+    left = {pair for pair in indexed() if unlike[_hash(pair) % PARTS]}
     suspects = []
-    for key, value in rocks.scan("rows", scope):
-        row, id_ = int.from_bytes(key[-8:], "big"), keys.name(records.decode(RowRecord, value).id)
-        if indexed.get(id_) == row:
-            del indexed[id_]
+    for pair in stored():
+        if not unlike[_hash(pair) % PARTS]:
+            continue
+        if pair in left:
+            left.remove(pair)
         else:
-            suspects.append(row)
+            suspects.append(pair[1])
     return [row for row in suspects if _misindexed(collection, row)], [
-        id_ for id_ in indexed if _astray(collection, id_)
+        id_ for id_, _ in sorted(left) if _astray(collection, id_)
     ]
+
+
+def _parts(pairs: Iterator[Pair]) -> NDArray[np.uint64]:
+    """Of pairs of an id and a row, sorted by their hashes into parts, the sum of the hashes in each part.
+
+    Where two sums are the same, the parts hold the same pairs. So memory is needed only for the others.
+    """
+    sums = np.zeros(PARTS, np.uint64)
+    while len(hashes := np.fromiter(map(_hash, itertools.islice(pairs, RANGE)), np.uint64)):
+        np.add.at(sums, hashes % np.uint64(PARTS), hashes)  # modulo 2^64
+    return sums
+
+
+def _hash(pair: Pair) -> int:
+    """64 bits of an id and a row, in each process others."""
+    return hash(pair) & MASK_64
 
 
 def _misindexed(collection: Collection, row: int) -> bool:
@@ -108,11 +146,13 @@ def _vectors(collection: Collection) -> list[str]:
 def without_vector(collection: Collection) -> list[int]:
     """Rows that have no vector of the right length."""
     rocks, scope, size = collection.rocks, collection.scope, 4 * collection.dimensions
-    have = {int.from_bytes(key[-8:], "big") for key, value in rocks.scan("vectors", scope) if len(value) == size}
-    lost = []
-    for key, _ in rocks.scan("rows", scope):
-        if (row := int.from_bytes(key[-8:], "big")) not in have:
-            vector = rocks.get("vectors", key)
+    whole = (key for key, value in rocks.scan("vectors", scope) if len(value) == size)
+    have, lost = next(whole, None), []
+    for key, _ in rocks.scan("rows", scope):  # both are in the order of their numbers
+        while have is not None and have < key:
+            have = next(whole, None)
+        if have != key:
+            row, vector = int.from_bytes(key[-8:], "big"), rocks.get("vectors", key)
             if (vector is None or len(vector) != size) and rocks.get("rows", key) is not None:
                 lost.append(row)
     return lost
@@ -120,15 +160,11 @@ def without_vector(collection: Collection) -> list[int]:
 
 def memory_faults(collection: Collection) -> list[str]:
     """The table against RocksDB, and places against delta and graph. Rows without a vector are not in memory."""
-    stored = {int.from_bytes(key[-8:], "big") for key, _ in collection.rocks.scan("rows", collection.scope)}
-    with collection.lock:
-        view = collection.table.view()
-        alive = set(view.rows[view.alive].tolist())
-        fresh = set(view.rows[view.alive & (view.place == FRESH)].tolist())
-        fresh -= set(collection.delta.view().rows.tolist())
-        hot = np.flatnonzero(view.alive & (view.place == HOT))
-        wrong_nodes = view.rows[hot[~_at_node(collection, hot)]].tolist()
-    suspects = alive ^ stored
+    with collection.lock:  # of one moment, read after it
+        view, delta, graph = collection.table.view(), collection.delta.view(), collection.graph
+    fresh = view.rows[np.flatnonzero((view.place == FRESH) & view.alive)]
+    fresh = np.setdiff1d(fresh, delta.rows)
+    suspects = _unlike_stored(collection, view)
     suspects -= set(without_vector(collection)) if suspects else set()
     for _ in range(LOOKS):  # what is written is published a moment later
         suspects = {row for row in suspects if _differs(collection, row)}
@@ -136,26 +172,61 @@ def memory_faults(collection: Collection) -> list[str]:
             break
         time.sleep(LOOK_EVERY_S)
     problems = [
-        f"row {row} is not in memory" if row in stored else f"row {row} is in memory and not stored"
+        f"row {row} is not in memory" if _stored(collection, row) else f"row {row} is in memory and not stored"
         for row in sorted(suspects)
     ]
-    problems += [f"row {row} is not in the delta" for row in sorted(fresh)]
-    problems += [f"row {row} is not at its node of the graph" for row in wrong_nodes]
+    problems += [f"row {row} is not in the delta" for row in fresh.tolist()]
+    problems += [f"row {row} is not at its node of the graph" for row in _wrong_nodes(collection, view, graph)]
     return problems
+
+
+def _unlike_stored(collection: Collection, view: TableView) -> set[int]:
+    """Rows that only one of RocksDB and the view has, by ranges of row numbers."""
+    found = collection.rocks.scan("rows", collection.scope)
+    numbers = (int.from_bytes(key[-8:], "big") for key, _ in found)
+    unlike: set[int] = set()
+    start, more = 0, True
+    while more:
+        stored = np.fromiter(itertools.islice(numbers, RANGE), np.uint64)
+        more = len(stored) == RANGE
+        end = int(np.searchsorted(view.rows, stored[-1], "right")) if more else len(view)
+        alive = view.rows[start:end][view.alive[start:end]]
+        unlike.update(np.setxor1d(stored, alive, assume_unique=True).tolist())
+        start = end
+    return unlike
+
+
+def _wrong_nodes(collection: Collection, view: TableView, graph: Graph | None) -> list[int]:
+    """Hot rows that are not at their nodes. Those that are not where the view has them are looked at again, with the lock."""
+    hot = np.flatnonzero((view.place == HOT) & view.alive)
+    suspects = view.rows[hot[~_at_node(view, graph, hot)]]
+    wrong: list[int] = []
+    for start in range(0, len(suspects), LOCKED_ROWS):
+        rows = suspects[start : start + LOCKED_ROWS]
+        with collection.lock:
+            view = collection.table.view()
+            slots = view.slots_of(rows)
+            slots = slots[(slots >= 0) & view.alive[slots]]
+            slots = slots[view.place[slots] == HOT]
+            wrong += view.rows[slots[~_at_node(view, collection.graph, slots)]].tolist()
+    return wrong
+
+
+def _stored(collection: Collection, row: int) -> bool:
+    return collection.rocks.get("rows", collection.scope + keys.number(row)) is not None
 
 
 def _differs(collection: Collection, row: int) -> bool:
     """Whether only one of RocksDB and memory has a row."""
-    stored = collection.rocks.get("rows", collection.scope + keys.number(row)) is not None
+    stored = _stored(collection, row)
     with collection.lock:
         view = collection.table.view()
         slot = int(view.slots_of(np.array([row], np.uint64))[0])
         return stored != (slot >= 0 and bool(view.alive[slot]))
 
 
-def _at_node(collection: Collection, hot: Slots) -> NDArray[np.bool_]:
+def _at_node(view: TableView, graph: Graph | None, hot: Slots) -> NDArray[np.bool_]:
     """Which of these hot rows searches find at their nodes, shape [n]."""
-    view, graph = collection.table.view(), collection.graph
     nodes = view.node[hot].astype(np.int64)
     if graph is None or not len(graph):
         return np.zeros(len(hot), np.bool_)

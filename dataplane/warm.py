@@ -56,7 +56,8 @@ class WarmShards:
         self._next_number = 1
         self._lock = threading.Lock()
         self._shards: dict[str, Shard] = {}
-        self._groups: list[tuple[Shard, int] | None] = []
+        self._groups: dict[int, tuple[Shard, int]] = {}
+        self._next_group = 0
         self._first: dict[str, int] = {}
         self.problems: list[str] = []  # what was found damaged, and dropped
 
@@ -96,8 +97,9 @@ class WarmShards:
         self.problems.append(problem)
 
     def _add(self, shard: Shard) -> int:
-        first = len(self._groups)
-        self._groups.extend((shard, group) for group in range(len(shard.entry.groups)))
+        first, count = self._next_group, len(shard.entry.groups)
+        self._next_group += count
+        self._groups.update((first + number, (shard, number)) for number in range(count))
         self._first[shard.entry.name] = first
         self._shards[shard.entry.name] = shard
         return first
@@ -160,7 +162,7 @@ class WarmShards:
         return sum(shard.entry.groups[number].head for shard, number in map(self._group, groups))
 
     def _group(self, group: int) -> tuple[Shard, int]:
-        found = self._groups[group]
+        found = self._groups.get(group)
         if found is None:
             raise Closed("that shard has been removed.")
         return found
@@ -181,7 +183,8 @@ class WarmShards:
             self._note(why)
         shard = self._shards.pop(name)
         first = self._first.pop(name)
-        self._groups[first : first + len(shard.entry.groups)] = [None] * len(shard.entry.groups)
+        for group in range(first, first + len(shard.entry.groups)):
+            del self._groups[group]
         shard.close()
         try:
             self.write_manifest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +16,7 @@ from aiohttp import web
 from acu.http.disk import on_disk
 from acu.http.disposition import attachment
 from acu.http.exchange import Exchange, encoded
-from acu.http.library import FORM_REFUSALS, READ_REFUSALS, WRITE_REFUSALS, LibrarySource
+from acu.http.library import FORM_REFUSALS, READ_REFUSALS, WRITE_REFUSALS, LibraryRoute, LibrarySource, bound
 from acu.http.multipart import Uploads
 from acu.http.paging import FilesQuery, decode_query, ends, given, page_request
 from acu.http.route import Answer, Route
@@ -42,96 +43,99 @@ TYPES: Final = MappingProxyType(
 """By the end of a file's name. What stands here can do no harm: it is saved, and not shown, by who heeds the headers."""
 
 
+async def create(uploads: Uploads, library: LibrarySource, exchange: Exchange) -> web.StreamResponse:
+    files, tenant = await library(), exchange.caller.tenant
+    path, limit = files.new_upload(tenant), files.max_file_bytes
+    async with uploads.receive(exchange.request, tenant, path, limit, check_field) as upload:
+        form = file_form(upload.fields, upload.filename)
+        file = await files.create_file(tenant, upload.path, upload.filename, form.purpose, form.seconds)
+    return exchange.json(msgspec.json.encode(file_body(file)))
+
+
+async def listing(library: LibrarySource, exchange: Exchange) -> web.StreamResponse:
+    query = decode_query(exchange.request.query, FilesQuery)
+    page = await (await library()).files(exchange.caller.tenant, page_request(query), given(query.purpose))
+
+    def encode() -> bytes:
+        first, last = ends(page.data)
+        files = [file_body(file) for file in page.data]
+        return msgspec.json.encode(FileList(data=files, first_id=first, last_id=last, has_more=page.has_more))
+
+    return exchange.json(await encoded(encode, len(page.data) * FIELDS))
+
+
+async def retrieve(library: LibrarySource, exchange: Exchange) -> web.StreamResponse:
+    file = await (await library()).file(exchange.caller.tenant, exchange.path_arguments["file_id"])
+    return exchange.json(msgspec.json.encode(file_body(file)))
+
+
+async def delete(library: LibrarySource, exchange: Exchange) -> web.StreamResponse:
+    file_id = exchange.path_arguments["file_id"]
+    await (await library()).delete_file(exchange.caller.tenant, file_id)
+    return exchange.json(msgspec.json.encode(FileDeleted(id=file_id)))
+
+
+async def content(library: LibrarySource, exchange: Exchange) -> web.StreamResponse:
+    files, tenant, file_id = await library(), exchange.caller.tenant, exchange.path_arguments["file_id"]
+    file = await files.file(tenant, file_id)
+    return await send_file(exchange, files.file_path(tenant, file_id), file.filename)
+
+
+TABLE: Final = (
+    LibraryRoute(
+        method="GET",
+        path="/v1/files",
+        endpoint=listing,
+        name="listFiles",
+        summary="The caller's files.",
+        query=FilesQuery,
+        answer=Answer("A page of them.", body=FileList),
+        refusals=READ_REFUSALS,
+    ),
+    LibraryRoute(
+        method="GET",
+        path="/v1/files/{file_id}",
+        endpoint=retrieve,
+        name="retrieveFile",
+        summary="What is known of a file.",
+        answer=Answer("The file's object.", body=File),
+        refusals=READ_REFUSALS,
+    ),
+    LibraryRoute(
+        method="DELETE",
+        path="/v1/files/{file_id}",
+        endpoint=delete,
+        name="deleteFile",
+        summary="Remove a file, also from every vector store that has it.",
+        answer=Answer("It is gone.", body=FileDeleted),
+        refusals=WRITE_REFUSALS,
+    ),
+    LibraryRoute(
+        method="GET",
+        path="/v1/files/{file_id}/content",
+        endpoint=content,
+        name="downloadFile",
+        summary="The bytes of a file.",
+        answer=Answer("All of them. The type follows from the file's name.", "*/*"),
+        refusals=READ_REFUSALS,
+    ),
+)
+"""What needs no place for uploads."""
+
+
 def routes(library: LibrarySource, uploads: Uploads) -> tuple[Route, ...]:
     """The endpoints' entries in the table."""
-
-    async def create(exchange: Exchange) -> web.StreamResponse:
-        files, tenant = await library(), exchange.caller.tenant
-        path, limit = files.new_upload(tenant), files.max_file_bytes
-        async with uploads.receive(exchange.request, tenant, path, limit, check_field) as upload:
-            form = file_form(upload.fields, upload.filename)
-            file = await files.create_file(tenant, upload.path, upload.filename, form.purpose, form.seconds)
-        return exchange.json(msgspec.json.encode(file_body(file)))
-
-    async def listing(exchange: Exchange) -> web.StreamResponse:
-        query = decode_query(exchange.request.query, FilesQuery)
-        page = await (await library()).files(exchange.caller.tenant, page_request(query), given(query.purpose))
-
-        def encode() -> bytes:
-            first, last = ends(page.data)
-            files = [file_body(file) for file in page.data]
-            return msgspec.json.encode(FileList(data=files, first_id=first, last_id=last, has_more=page.has_more))
-
-        return exchange.json(await encoded(encode, len(page.data) * FIELDS))
-
-    async def retrieve(exchange: Exchange) -> web.StreamResponse:
-        file = await (await library()).file(exchange.caller.tenant, exchange.path_arguments["file_id"])
-        return exchange.json(msgspec.json.encode(file_body(file)))
-
-    async def delete(exchange: Exchange) -> web.StreamResponse:
-        file_id = exchange.path_arguments["file_id"]
-        await (await library()).delete_file(exchange.caller.tenant, file_id)
-        return exchange.json(msgspec.json.encode(FileDeleted(id=file_id)))
-
-    async def content(exchange: Exchange) -> web.StreamResponse:
-        files, tenant, file_id = await library(), exchange.caller.tenant, exchange.path_arguments["file_id"]
-        file = await files.file(tenant, file_id)
-        return await send_file(exchange, files.file_path(tenant, file_id), file.filename)
-
-    return (
-        Route(
-            method="POST",
-            path="/v1/files",
-            endpoint=create,
-            scope="inference",
-            name="createFile",
-            summary="Upload a file.",
-            form=FileForm,
-            answers={200: (Answer("The file is kept.", body=File),)},
-            refusals=FORM_REFUSALS,
-        ),
-        Route(
-            method="GET",
-            path="/v1/files",
-            endpoint=listing,
-            scope="inference",
-            name="listFiles",
-            summary="The caller's files.",
-            query=FilesQuery,
-            answers={200: (Answer("A page of them.", body=FileList),)},
-            refusals=READ_REFUSALS,
-        ),
-        Route(
-            method="GET",
-            path="/v1/files/{file_id}",
-            endpoint=retrieve,
-            scope="inference",
-            name="retrieveFile",
-            summary="What is known of a file.",
-            answers={200: (Answer("The file's object.", body=File),)},
-            refusals=READ_REFUSALS,
-        ),
-        Route(
-            method="DELETE",
-            path="/v1/files/{file_id}",
-            endpoint=delete,
-            scope="inference",
-            name="deleteFile",
-            summary="Remove a file, also from every vector store that has it.",
-            answers={200: (Answer("It is gone.", body=FileDeleted),)},
-            refusals=WRITE_REFUSALS,
-        ),
-        Route(
-            method="GET",
-            path="/v1/files/{file_id}/content",
-            endpoint=content,
-            scope="inference",
-            name="downloadFile",
-            summary="The bytes of a file.",
-            answers={200: (Answer("All of them. The type follows from the file's name.", "*/*"),)},
-            refusals=READ_REFUSALS,
-        ),
+    creation = LibraryRoute(
+        method="POST",
+        path="/v1/files",
+        endpoint=partial(create, uploads),
+        name="createFile",
+        summary="Upload a file.",
+        form=FileForm,
+        answer=Answer("The file is kept.", body=File),
+        refusals=FORM_REFUSALS,
     )
+    return bound((creation, *TABLE), library)
 
 
 async def send_file(exchange: Exchange, path: Path, filename: str) -> web.StreamResponse:

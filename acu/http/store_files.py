@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 from aiohttp import web
 from msgspec import UNSET
 
 from acu.http.exchange import Exchange, encoded
-from acu.http.library import BODY_REFUSALS, READ_REFUSALS, WRITE_REFUSALS, LibrarySource
+from acu.http.library import BODY_REFUSALS, READ_REFUSALS, WRITE_REFUSALS, LibraryRoute, LibrarySource, bound
 from acu.http.paging import ContentQuery, StoreFilesQuery, decode_query, ends, page_request
 from acu.http.route import Answer, Route
 from acu.http.vector_stores import STORE, store_id
@@ -41,179 +43,185 @@ BATCH = f"{BATCHES}/{{batch_id}}"
 CHARS_A_VALUE = 256  # of a chunk's text: its encoding takes as long as that of a value
 
 
+async def attach(library: LibrarySource, exchange: Exchange) -> web.StreamResponse:
+    wanted = attachment(ATTACH_DECODER.decode(exchange.take_body()))
+    file = await (await library()).attach(exchange.caller.tenant, store_id(exchange), wanted)
+    return exchange.json(msgspec.json.encode(file_object(file)))
+
+
+async def listing(library: LibrarySource, exchange: Exchange) -> web.StreamResponse:
+    query = decode_query(exchange.request.query, StoreFilesQuery)
+    page = await (await library()).store_files(
+        exchange.caller.tenant, store_id(exchange), page_request(query), status(query)
+    )
+    return _page(exchange, page)
+
+
+async def retrieve(library: LibrarySource, exchange: Exchange) -> web.StreamResponse:
+    file = await (await library()).store_file(exchange.caller.tenant, store_id(exchange), file_id(exchange))
+    return exchange.json(msgspec.json.encode(file_object(file)))
+
+
+async def update(library: LibrarySource, exchange: Exchange) -> web.StreamResponse:
+    attributes = new_attributes(ATTRIBUTES_DECODER.decode(exchange.take_body()))
+    file = await (await library()).update_attributes(
+        exchange.caller.tenant, store_id(exchange), file_id(exchange), attributes
+    )
+    return exchange.json(msgspec.json.encode(file_object(file)))
+
+
+async def detach(library: LibrarySource, exchange: Exchange) -> web.StreamResponse:
+    await (await library()).detach(exchange.caller.tenant, store_id(exchange), file_id(exchange))
+    return exchange.json(msgspec.json.encode(StoreFileDeleted(id=file_id(exchange))))
+
+
+async def content(library: LibrarySource, exchange: Exchange) -> web.StreamResponse:
+    query = decode_query(exchange.request.query, ContentQuery)
+    chunks = await (await library()).content(
+        exchange.caller.tenant, store_id(exchange), file_id(exchange), query.page, query.limit
+    )
+    size = sum(map(len, chunks.texts)) // CHARS_A_VALUE
+    return exchange.json(await encoded(lambda: msgspec.json.encode(content_object(chunks)), size))
+
+
+FILE_TABLE: Final = (
+    LibraryRoute(
+        method="POST",
+        path=FILES,
+        endpoint=attach,
+        name="createVectorStoreFile",
+        summary="Begin to put a file into a vector store, anew if it is there.",
+        body=AttachBody,
+        answer=Answer("The file, and how far it is.", body=StoreFile),
+        refusals=BODY_REFUSALS,
+    ),
+    LibraryRoute(
+        method="GET",
+        path=FILES,
+        endpoint=listing,
+        name="listVectorStoreFiles",
+        summary="The files of a vector store.",
+        query=StoreFilesQuery,
+        answer=Answer("A page of them.", body=StoreFileList),
+        refusals=READ_REFUSALS,
+    ),
+    LibraryRoute(
+        method="GET",
+        path=FILE,
+        endpoint=retrieve,
+        name="retrieveVectorStoreFile",
+        summary="A file in a vector store.",
+        answer=Answer("The file, and how far it is.", body=StoreFile),
+        refusals=READ_REFUSALS,
+    ),
+    LibraryRoute(
+        method="POST",
+        path=FILE,
+        endpoint=update,
+        name="updateVectorStoreFile",
+        summary="Set the attributes of a file in a vector store.",
+        body=AttributesBody,
+        answer=Answer("The file as it is now.", body=StoreFile),
+        refusals=BODY_REFUSALS,
+    ),
+    LibraryRoute(
+        method="DELETE",
+        path=FILE,
+        endpoint=detach,
+        name="deleteVectorStoreFile",
+        summary="Take a file out of a vector store. The file itself stays.",
+        answer=Answer("It is out.", body=StoreFileDeleted),
+        refusals=WRITE_REFUSALS,
+    ),
+    LibraryRoute(
+        method="GET",
+        path=f"{FILE}/content",
+        endpoint=content,
+        name="retrieveVectorStoreFileContent",
+        summary="The chunks of a file as they are searched.",
+        query=ContentQuery,
+        answer=Answer("A page of them, in order.", body=StoreFileContent),
+        refusals=READ_REFUSALS,
+    ),
+)
+"""A vector store's files."""
+
+
 def file_routes(library: LibrarySource) -> tuple[Route, ...]:
     """The entries of a vector store's files in the table."""
+    return bound(FILE_TABLE, library)
 
-    async def attach(exchange: Exchange) -> web.StreamResponse:
-        wanted = attachment(ATTACH_DECODER.decode(exchange.take_body()))
-        file = await (await library()).attach(exchange.caller.tenant, store_id(exchange), wanted)
-        return exchange.json(msgspec.json.encode(file_object(file)))
 
-    async def listing(exchange: Exchange) -> web.StreamResponse:
-        query = decode_query(exchange.request.query, StoreFilesQuery)
-        page = await (await library()).store_files(
-            exchange.caller.tenant, store_id(exchange), page_request(query), status(query)
-        )
-        return _page(exchange, page)
+async def create_batch(library: LibrarySource, exchange: Exchange) -> web.StreamResponse:
+    wanted = attachments(BATCH_DECODER.decode(exchange.take_body()))
+    batch = await (await library()).create_batch(exchange.caller.tenant, store_id(exchange), wanted)
+    return exchange.json(msgspec.json.encode(batch_object(batch)))
 
-    async def retrieve(exchange: Exchange) -> web.StreamResponse:
-        file = await (await library()).store_file(exchange.caller.tenant, store_id(exchange), file_id(exchange))
-        return exchange.json(msgspec.json.encode(file_object(file)))
 
-    async def update(exchange: Exchange) -> web.StreamResponse:
-        attributes = new_attributes(ATTRIBUTES_DECODER.decode(exchange.take_body()))
-        file = await (await library()).update_attributes(
-            exchange.caller.tenant, store_id(exchange), file_id(exchange), attributes
-        )
-        return exchange.json(msgspec.json.encode(file_object(file)))
+async def retrieve_batch(library: LibrarySource, exchange: Exchange) -> web.StreamResponse:
+    batch = await (await library()).batch(exchange.caller.tenant, store_id(exchange), batch_id(exchange))
+    return exchange.json(msgspec.json.encode(batch_object(batch)))
 
-    async def detach(exchange: Exchange) -> web.StreamResponse:
-        await (await library()).detach(exchange.caller.tenant, store_id(exchange), file_id(exchange))
-        return exchange.json(msgspec.json.encode(StoreFileDeleted(id=file_id(exchange))))
 
-    async def content(exchange: Exchange) -> web.StreamResponse:
-        query = decode_query(exchange.request.query, ContentQuery)
-        chunks = await (await library()).content(
-            exchange.caller.tenant, store_id(exchange), file_id(exchange), query.page, query.limit
-        )
-        size = sum(map(len, chunks.texts)) // CHARS_A_VALUE
-        return exchange.json(await encoded(lambda: msgspec.json.encode(content_object(chunks)), size))
+async def cancel_batch(library: LibrarySource, exchange: Exchange) -> web.StreamResponse:
+    batch = await (await library()).cancel_batch(exchange.caller.tenant, store_id(exchange), batch_id(exchange))
+    return exchange.json(msgspec.json.encode(batch_object(batch)))
 
-    return (
-        Route(
-            method="POST",
-            path=FILES,
-            endpoint=attach,
-            scope="inference",
-            name="createVectorStoreFile",
-            summary="Begin to put a file into a vector store, anew if it is there.",
-            body=AttachBody,
-            answers={200: (Answer("The file, and how far it is.", body=StoreFile),)},
-            refusals=BODY_REFUSALS,
-        ),
-        Route(
-            method="GET",
-            path=FILES,
-            endpoint=listing,
-            scope="inference",
-            name="listVectorStoreFiles",
-            summary="The files of a vector store.",
-            query=StoreFilesQuery,
-            answers={200: (Answer("A page of them.", body=StoreFileList),)},
-            refusals=READ_REFUSALS,
-        ),
-        Route(
-            method="GET",
-            path=FILE,
-            endpoint=retrieve,
-            scope="inference",
-            name="retrieveVectorStoreFile",
-            summary="A file in a vector store.",
-            answers={200: (Answer("The file, and how far it is.", body=StoreFile),)},
-            refusals=READ_REFUSALS,
-        ),
-        Route(
-            method="POST",
-            path=FILE,
-            endpoint=update,
-            scope="inference",
-            name="updateVectorStoreFile",
-            summary="Set the attributes of a file in a vector store.",
-            body=AttributesBody,
-            answers={200: (Answer("The file as it is now.", body=StoreFile),)},
-            refusals=BODY_REFUSALS,
-        ),
-        Route(
-            method="DELETE",
-            path=FILE,
-            endpoint=detach,
-            scope="inference",
-            name="deleteVectorStoreFile",
-            summary="Take a file out of a vector store. The file itself stays.",
-            answers={200: (Answer("It is out.", body=StoreFileDeleted),)},
-            refusals=WRITE_REFUSALS,
-        ),
-        Route(
-            method="GET",
-            path=f"{FILE}/content",
-            endpoint=content,
-            scope="inference",
-            name="retrieveVectorStoreFileContent",
-            summary="The chunks of a file as they are searched.",
-            query=ContentQuery,
-            answers={200: (Answer("A page of them, in order.", body=StoreFileContent),)},
-            refusals=READ_REFUSALS,
-        ),
+
+async def batch_listing(library: LibrarySource, exchange: Exchange) -> web.StreamResponse:
+    query = decode_query(exchange.request.query, StoreFilesQuery)
+    page = await (await library()).batch_files(
+        exchange.caller.tenant, store_id(exchange), batch_id(exchange), page_request(query), status(query)
     )
+    return _page(exchange, page)
+
+
+BATCH_TABLE: Final = (
+    LibraryRoute(
+        method="POST",
+        path=BATCHES,
+        endpoint=create_batch,
+        name="createVectorStoreFileBatch",
+        summary="Begin to put files into a vector store together.",
+        body=BatchBody,
+        answer=Answer("The batch, and how far it is.", body=FileBatch),
+        refusals=BODY_REFUSALS,
+    ),
+    LibraryRoute(
+        method="GET",
+        path=BATCH,
+        endpoint=retrieve_batch,
+        name="retrieveVectorStoreFileBatch",
+        summary="A batch of files.",
+        answer=Answer("The batch, and how far it is.", body=FileBatch),
+        refusals=READ_REFUSALS,
+    ),
+    LibraryRoute(
+        method="POST",
+        path=f"{BATCH}/cancel",
+        endpoint=cancel_batch,
+        name="cancelVectorStoreFileBatch",
+        summary="Stop putting in those files of a batch that are not in yet.",
+        answer=Answer("The batch as it is now.", body=FileBatch),
+        refusals=WRITE_REFUSALS,
+    ),
+    LibraryRoute(
+        method="GET",
+        path=f"{BATCH}/files",
+        endpoint=batch_listing,
+        name="listFilesInVectorStoreBatch",
+        summary="The files of a batch.",
+        query=StoreFilesQuery,
+        answer=Answer("A page of them.", body=StoreFileList),
+        refusals=READ_REFUSALS,
+    ),
+)
+"""A vector store's batches."""
 
 
 def batch_routes(library: LibrarySource) -> tuple[Route, ...]:
     """The entries of a vector store's batches in the table."""
-
-    async def create(exchange: Exchange) -> web.StreamResponse:
-        wanted = attachments(BATCH_DECODER.decode(exchange.take_body()))
-        batch = await (await library()).create_batch(exchange.caller.tenant, store_id(exchange), wanted)
-        return exchange.json(msgspec.json.encode(batch_object(batch)))
-
-    async def retrieve(exchange: Exchange) -> web.StreamResponse:
-        batch = await (await library()).batch(exchange.caller.tenant, store_id(exchange), batch_id(exchange))
-        return exchange.json(msgspec.json.encode(batch_object(batch)))
-
-    async def cancel(exchange: Exchange) -> web.StreamResponse:
-        batch = await (await library()).cancel_batch(exchange.caller.tenant, store_id(exchange), batch_id(exchange))
-        return exchange.json(msgspec.json.encode(batch_object(batch)))
-
-    async def listing(exchange: Exchange) -> web.StreamResponse:
-        query = decode_query(exchange.request.query, StoreFilesQuery)
-        page = await (await library()).batch_files(
-            exchange.caller.tenant, store_id(exchange), batch_id(exchange), page_request(query), status(query)
-        )
-        return _page(exchange, page)
-
-    return (
-        Route(
-            method="POST",
-            path=BATCHES,
-            endpoint=create,
-            scope="inference",
-            name="createVectorStoreFileBatch",
-            summary="Begin to put files into a vector store together.",
-            body=BatchBody,
-            answers={200: (Answer("The batch, and how far it is.", body=FileBatch),)},
-            refusals=BODY_REFUSALS,
-        ),
-        Route(
-            method="GET",
-            path=BATCH,
-            endpoint=retrieve,
-            scope="inference",
-            name="retrieveVectorStoreFileBatch",
-            summary="A batch of files.",
-            answers={200: (Answer("The batch, and how far it is.", body=FileBatch),)},
-            refusals=READ_REFUSALS,
-        ),
-        Route(
-            method="POST",
-            path=f"{BATCH}/cancel",
-            endpoint=cancel,
-            scope="inference",
-            name="cancelVectorStoreFileBatch",
-            summary="Stop putting in those files of a batch that are not in yet.",
-            answers={200: (Answer("The batch as it is now.", body=FileBatch),)},
-            refusals=WRITE_REFUSALS,
-        ),
-        Route(
-            method="GET",
-            path=f"{BATCH}/files",
-            endpoint=listing,
-            scope="inference",
-            name="listFilesInVectorStoreBatch",
-            summary="The files of a batch.",
-            query=StoreFilesQuery,
-            answers={200: (Answer("A page of them.", body=StoreFileList),)},
-            refusals=READ_REFUSALS,
-        ),
-    )
+    return bound(BATCH_TABLE, library)
 
 
 def file_id(exchange: Exchange) -> str:

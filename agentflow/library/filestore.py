@@ -3,10 +3,15 @@
     <folder>/uploads/<random>                  what is being uploaded
     <folder>/files/<hash of tenant>/<file id>  what was; 0600, in folders that are 0700
 
-Ordering. An upload is fsynced and moved to its place (fsync of both folders), then its record is stored, then its id is told. A
-file goes the other way: first its record, then its bytes. So a record has its bytes, and bytes without a record are what
-a crash left: the next start removes them, and every upload that was not finished. Only where the disk is too full for
-the record to be removed do the bytes go first, which makes room: such a file can be deleted again, but not read.
+Ordering. An upload is fsynced and moved to its place, and the tenant's folder and the one above it are fsynced; then its
+record is stored, then its id is told. (That it has left `uploads` need not be durable: what is there goes at the next start.)
+A file goes the other way: first its record, then its bytes. So a record has its bytes, and bytes without a record are what
+a crash left: the next start removes them, and every upload that was not finished.
+
+A record whose sync failed may be there: it is removed again, and where that fails, its bytes stay for the next start to judge.
+Only where the disk is too full for the record to be removed do the bytes go first, which makes room: such a file can be deleted
+again, but not read. The next start drops records without bytes, and logs each. If the folder of all files is missing,
+somebody has moved it: then the records stay.
 
 What is told of a name on disk comes from ids that the library made: no caller's text becomes part of a path. The data plane
 archives the files by this layout, and erases a tenant's folder without knowing the library (dataplane/attachments.py).
@@ -16,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import time
@@ -43,6 +49,8 @@ MOST_FILES: Final = 10_000
 """On one page."""
 _EXPIRES_S = (3_600, 2_592_000)
 
+_log = logging.getLogger(__name__)
+
 
 class FileStore:
     """Keeps files in `folder`. `prepare` it before it is used."""
@@ -61,10 +69,13 @@ class FileStore:
         return self._config.max_file_mb * MIB
 
     async def prepare(self) -> None:
-        """Make the folders, and remove what no record knows."""
+        """Make the folders, remove what no record knows, and drop records whose bytes are gone."""
         kept = {tenant_folder(shelf.tenant): set(shelf.files) for shelf in self._shelves.all()}
         with translated():
-            await asyncio.to_thread(_prepare, self._uploads, self._files, kept)
+            lost = await asyncio.to_thread(_prepare, self._uploads, self._files, kept)
+            for shelf in self._shelves.all():
+                for file_id in sorted(lost.get(tenant_folder(shelf.tenant), ())):
+                    await _drop_lost(shelf, file_id)
 
     def new_upload(self, tenant: str) -> Path:
         """Where to write a new upload. Raises QuotaExceeded."""
@@ -107,7 +118,8 @@ class FileStore:
             try:
                 await shelf.put_file(record)
             except BaseException:
-                await asyncio.to_thread(self.path(tenant, file_id).unlink, missing_ok=True)
+                if await _taken_back(shelf, file_id):
+                    await asyncio.to_thread(self.path(tenant, file_id).unlink, missing_ok=True)
                 raise
         finally:
             arriving.remove(size)
@@ -216,29 +228,61 @@ def _plain_name(filename: str) -> str:
     return name
 
 
-def _prepare(uploads: Path, files: Path, kept: dict[str, set[str]]) -> None:
+async def _taken_back(shelf: Shelf, file_id: str) -> bool:
+    """Whether a record that could not be stored is surely not there. One of which only the sync failed is removed again."""
+    try:
+        if await shelf.has_file(file_id):
+            await shelf.delete_file(file_id)
+    except Exception as error:  # noqa: BLE001 - the caller has the first error to tell
+        _log.warning(
+            "the record of a failed upload may be there, so its bytes stay until the next start",
+            extra={"file": file_id, "why": str(error)},
+        )
+        return False
+    return True
+
+
+async def _drop_lost(shelf: Shelf, file_id: str) -> None:
+    _log.warning("the bytes of a file are gone: its record is dropped", extra={"tenant": shelf.tenant, "file": file_id})
+    try:
+        await shelf.delete_file(file_id)
+    except StorageFull as error:  # the library must open, so that its owner can make room; the next start tries again
+        _log.warning("the record stays until then: the disk is full", extra={"file": file_id, "why": str(error)})
+
+
+def _prepare(uploads: Path, files: Path, kept: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Returns the names in `kept`, by folder, that are not there."""
+    lost = {folder: set(names) for folder, names in kept.items()}
+    if not files.is_dir():
+        if any(lost.values()):
+            _log.error("the folder of all uploaded files is missing: bring it back", extra={"folder": str(files)})
+        lost = {}
     for folder in (uploads, files):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
+    for folder in (files, files.parent, files.parent.parent):  # what was made now, or just before a crash
+        _sync(folder)
     for left in list(uploads.iterdir()):
         left.unlink()
     for tenant in list(files.iterdir()):
         known = kept.get(tenant.name, set())
         for path in list(tenant.iterdir()):
-            if path.name not in known:
+            if path.name in known:
+                lost.get(tenant.name, set()).discard(path.name)
+            else:
                 path.unlink()
+    return lost
 
 
 def _move(upload: Path, place: Path) -> None:
     """Give an upload its place, durably."""
-    if not place.parent.is_dir():
-        place.parent.mkdir(mode=0o700, exist_ok=True)
-        _sync(place.parent.parent)
+    place.parent.mkdir(mode=0o700, exist_ok=True)
     upload.chmod(0o600)
     _sync(upload)
     upload.replace(place)
     try:
         _sync(place.parent)
+        _sync(place.parent.parent)  # always: who made the tenant's folder may not have come so far
     except OSError:
         with contextlib.suppress(OSError):
             place.unlink()

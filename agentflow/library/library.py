@@ -8,7 +8,8 @@
 
 All methods are for one event loop. Each takes the tenant first, sees nothing of another, and raises errors of
 `agentflow.errors`' tree only (`agentflow.library.errors`, `agentflow.library.refusals`). What a method that changes
-something returned is durable, and it is done whole if its caller leaves.
+something returned is durable, and it is done whole if its caller leaves. What is left of it to the workers is waited for, but no
+longer than SETTLED_S: they may have to wait for room on the disk, which the caller may be just about to make.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from agentflow.errors import AgentFlowError, InvalidRequest
 from agentflow.library.chunkrows import ChunkRows
@@ -49,9 +51,12 @@ from agentflow.library.values import (
 )
 from agentflow.library.vectorstores import VectorStores
 from agentflow.library.workers import Workers
+from agentflow.library.worklist import Key
 from dataplane import DataPlane, StateStore
 
 SWEEP_S: Final = 60.0
+SETTLED_S: Final = 10.0
+"""So long does a call wait for the workers. What it asked for is promised by then (`due`), and done behind it."""
 MOST_CONTENT: Final = 1_000
 """Chunks in one part of a file's content."""
 
@@ -78,6 +83,7 @@ class Library:
         self._config = config
         self._changes = Changes()
         self._sweeper: asyncio.Task[None] | None = None
+        self._orphans: set[tuple[str, str]] = set()  # deleted files that are still to be taken out of stores
         ids = Ids()
         self._files = FileStore(folder, shelves, ids, config)
         self._workers = Workers(plane, shelves, self._files, self._changes)
@@ -104,6 +110,7 @@ class Library:
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
         """Begin the background work in `tasks`: what was not finished is taken up again."""
+        self._orphans = self._found_orphans()
         await self._detach_orphans()
         self._workers.start(tasks, self._embedder, self._extractor, self._config)
         self._sweeper = tasks.create_task(self._sweep_for_ever())
@@ -115,8 +122,10 @@ class Library:
             await asyncio.wait([self._sweeper])
         await self._workers.stop()
         await self._changes.close()
-        with contextlib.suppress(AgentFlowError):  # a full disk: stores count as used a few minutes earlier
+        try:
             await self._stores.remember()
+        except Exception as error:  # noqa: BLE001 - of a full disk, mostly; what follows must be closed all the same
+            _log.warning("vector stores count as used some minutes earlier", extra={"why": str(error)})
 
     @property
     def max_file_bytes(self) -> int:
@@ -158,12 +167,13 @@ class Library:
     async def delete_file(self, tenant: str, file_id: str) -> None:
         """Remove a file, also from every vector store that has it. Raises NotStored."""
         stores = await self._changes.run(self._delete_file(tenant, file_id))
-        await self._workers.settled(*((tenant, store_id, file_id) for store_id in stores))
+        await self._settled(*((tenant, store_id, file_id) for store_id in stores))
 
     async def _delete_file(self, tenant: str, file_id: str) -> list[str]:
         """The stores that had it."""
         await self._files.delete(tenant, file_id)
-        return await self._entries.detach_everywhere(tenant, file_id)
+        self._orphans.add((tenant, file_id))
+        return await self._detach_orphan(tenant, file_id)
 
     def file_path(self, tenant: str, file_id: str) -> Path:
         """Where the bytes of a file lie, to be read. Raises NotStored."""
@@ -202,7 +212,7 @@ class Library:
     async def delete_store(self, tenant: str, store_id: str) -> None:
         """Remove a vector store with everything that was made of its files; they stay. Raises NotStored."""
         await self._changes.run(self._stores.delete(tenant, store_id))
-        await self._workers.settled((tenant, store_id, ""))
+        await self._settled((tenant, store_id, ""))
 
     # Files of a vector store
 
@@ -226,19 +236,19 @@ class Library:
         return self._entries.entries(tenant, store_id, page, status)
 
     async def update_attributes(self, tenant: str, store_id: str, file_id: str, attributes: object) -> StoreFile:
-        """Set the attributes of a file in a store (decoded JSON); filters see them on return.
+        """Set the attributes of a file in a store (decoded JSON); filters see them on return, or on a full disk later.
 
         Of a file that is being put in, they are set when it is in. Raises InvalidRequest, NotStored.
         """
         await self._changes.run(self._entries.set_attributes(tenant, store_id, file_id, attributes))
         if self._entries.entry(tenant, store_id, file_id).status != "in_progress":
-            await self._workers.settled((tenant, store_id, file_id))
+            await self._settled((tenant, store_id, file_id))
         return self._entries.entry(tenant, store_id, file_id)
 
     async def detach(self, tenant: str, store_id: str, file_id: str) -> None:
         """Take a file out of a store; the file stays. Raises NotStored."""
         await self._changes.run(self._entries.detach(tenant, store_id, file_id))
-        await self._workers.settled((tenant, store_id, file_id))
+        await self._settled((tenant, store_id, file_id))
 
     async def content(self, tenant: str, store_id: str, file_id: str, start: int = 0, limit: int = 256) -> Content:
         """A part of a file's chunks in a store, from number `start` on, 1 to 1,000. Raises InvalidRequest, NotStored."""
@@ -290,25 +300,55 @@ class Library:
     # Care
 
     async def sweep(self) -> None:
-        """Remove files that have expired, and the rows of vector stores that have. Called by itself every minute."""
+        """Remove files that have expired, and the rows of vector stores that have. Called by itself every minute.
+
+        Each by itself, so that one which cannot be removed keeps no other; it is logged, and tried again by the next sweep.
+        """
+        await self._detach_orphans()
         for tenant, file_id in self._files.expired():
-            with contextlib.suppress(NotStored):
-                await self.delete_file(tenant, file_id)
+            await self._attempt(self._delete_file(tenant, file_id), tenant, file_id)
         for tenant, store_id in self._stores.expired():
-            with contextlib.suppress(NotStored):
-                await self._changes.run(self._stores.expire(tenant, store_id))
+            await self._attempt(self._stores.expire(tenant, store_id), tenant, store_id)
 
     async def _sweep_for_ever(self) -> None:
         while True:
             try:
                 await self.sweep()
-            except AgentFlowError as error:
-                _log.warning("what has expired was not removed", extra={"why": str(error)})
+            except Exception:  # noqa: BLE001 - a defect there must not end the library
+                _log.exception("what has expired was not removed, and is tried again")
             await asyncio.sleep(SWEEP_S)
 
+    async def _attempt(self, change: Coroutine[Any, Any, object], tenant: str, id_: str) -> None:
+        """Make a change for which nobody asks; what fails is logged."""
+        try:
+            await self._changes.run(change)
+        except NotStored:  # somebody else was faster
+            return
+        except AgentFlowError as error:
+            _log.warning("not removed yet", extra={"tenant": tenant, "id": id_, "why": str(error)})
+        except Exception:  # noqa: BLE001 - a defect with one must not keep the others
+            _log.exception("not removed yet, for a defect", extra={"tenant": tenant, "id": id_})
+
+    async def _settled(self, *keys: Key) -> None:
+        """Wait until the workers have done what is due for these, SETTLED_S at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLED_S):
+                await self._workers.settled(*keys)
+
+    def _found_orphans(self) -> set[tuple[str, str]]:
+        """Files in stores whose deletion a crash cut off."""
+        return {
+            (shelf.tenant, file_id)
+            for shelf in self._shelves.all()
+            for store in shelf.stores.values()
+            for file_id in store.entries.keys() - shelf.files.keys()
+        }
+
     async def _detach_orphans(self) -> None:
-        """Detach files whose deletion a crash cut off."""
-        for shelf in self._shelves.all():
-            attached = {file_id for store in shelf.stores.values() for file_id in store.entries}
-            for file_id in attached - shelf.files.keys():
-                await self._changes.run(self._entries.detach_everywhere(shelf.tenant, file_id))
+        for tenant, file_id in tuple(self._orphans):
+            await self._attempt(self._detach_orphan(tenant, file_id), tenant, file_id)
+
+    async def _detach_orphan(self, tenant: str, file_id: str) -> list[str]:
+        stores = await self._entries.detach_everywhere(tenant, file_id)
+        self._orphans.discard((tenant, file_id))
+        return stores

@@ -99,6 +99,10 @@ class Records:
         """Set a record. Raises the data plane's errors."""
         await self._state.put(tenant, kind, name, b"" if record is None else msgspec.json.encode(record))
 
+    async def has(self, tenant: str, kind: str, name: str) -> bool:
+        """Whether a record is stored, durably or not."""
+        return await self._state.get(tenant, kind, name) is not None
+
     async def delete(self, tenant: str, kind: str, name: str) -> None:
         """Remove a record, if it is there."""
         await self._state.delete(tenant, kind, name)

@@ -119,6 +119,10 @@ class Shelf:
         await self._records.put(self.tenant, "file", file.id, file)
         self._take_file(file)
 
+    async def has_file(self, file_id: str) -> bool:
+        """Whether a file's record is stored, also one that `put_file` failed to make durable and that is not here."""
+        return await self._records.has(self.tenant, "file", file_id)
+
     async def delete_file(self, file_id: str) -> None:
         """Remove a file's record."""
         await self._records.delete(self.tenant, "file", file_id)

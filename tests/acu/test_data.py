@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,18 @@ class Broken:
         raise RuntimeError("a defect")
 
 
-def data(folder: Path, embedder: str | None) -> Data:
-    service: Any = None  # it is not asked
+class Defective:
+    """A service with a defect, which the opening of the library meets."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def tokenizer(self, model: str) -> None:
+        self.asked += 1
+        raise RuntimeError(f"a defect of {model}")
+
+
+def data(folder: Path, embedder: str | None, service: Any = None) -> Data:
     return Data(AcuConfig(data_plane=DataPlaneConfig(path=str(folder / "data"))), service, embedder)
 
 
@@ -43,3 +54,28 @@ async def test_a_library_that_failed_is_told_as_such_and_not_tried_again(tmp_pat
 async def test_without_an_embedding_model_it_is_said_what_to_configure(tmp_path: Path) -> None:
     with pytest.raises(DataUnavailable, match=r"configure models\.embed"):
         await data(tmp_path, None).library()
+
+
+async def test_a_defect_met_at_the_start_ends_nothing_else_and_is_told_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = Defective()
+    (tmp_path / "data").mkdir()
+    kept = data(tmp_path, "embed", service)
+    async with asyncio.TaskGroup() as tasks:
+        others = tasks.create_task(asyncio.Event().wait())
+        kept.start(tasks)
+        assert kept._opening is not None
+        await asyncio.wait([kept._opening])
+        with pytest.raises(DataUnavailable, match=r"the daemon's log has the traceback: .*a defect of embed"):
+            await kept.library()
+        assert service.asked == 1
+        assert "a defect of embed" in str(kept.status()["why"])
+        assert [record.exc_info is not None for record in caplog.records if record.name == "acu.data"] == [True]
+        kept._failed_at = -math.inf  # the pause is over
+        with pytest.raises(DataUnavailable, match="a defect of embed"):
+            await kept.library()
+        assert service.asked == 2
+        assert not others.done()
+        others.cancel()
+        await kept.close()

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from acu.datametrics import DataCollector
 from dataplane.planestatus import PlaneStatus
+from dataplane.records import EventRecord
 from dataplane.rows import SearchQuery
 from dataplane.store import opened
 from tests.dataplane.planes import NAME, TENANT, config, filled, vectors
@@ -30,6 +31,10 @@ async def test_a_real_data_plane_feeds_every_family(tmp_path: Path) -> None:
         await plane.cold.archive_now()
         await plane.delete(TENANT, NAME, ["r1"])
         await plane.state.put(TENANT, "session", "one", b"x")
+        await plane.state.append(TENANT, "s", [EventRecord("e", 1, b"x")] * 7)
+        await plane.mover.round()
+        await plane.state.trim(TENANT, "s", 2)
+        await plane.mover.round()
         found = samples(plane.status())
     assert found["acu_data_open"] == 1
     assert found['acu_data_rows{tier="fresh"}'] == 29
@@ -44,6 +49,10 @@ async def test_a_real_data_plane_feeds_every_family(tmp_path: Path) -> None:
     assert found["acu_data_archive_backlog_rows"] == 1
     assert found["acu_data_archive_runs_total"] == 1
     assert found["acu_data_archive_time_seconds"] > 1_700_000_000
+    assert (found["acu_data_history_events"], found["acu_data_history_shards"]) == (5, 1)
+    assert found["acu_data_history_bytes"] > 0
+    assert (found["acu_data_history_moved_total"], found["acu_data_history_removed_total"]) == (7, 2)
+    assert found["acu_data_history_problems"] == 0
     assert found["acu_data_failed"] == found["acu_data_trouble"] == 0
     assert found["acu_data_writes_total"] >= 3
     assert not any(TENANT in series or NAME in series for series in found)

@@ -90,5 +90,5 @@ async def brought_back(
 
 def made(folder: Path) -> Path:
     """The folder, which may be there."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     return folder

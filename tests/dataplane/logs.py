@@ -62,12 +62,12 @@ def expected(tenant: str, stream: str, first: int, last: int) -> list[tuple[int,
 
 
 @contextlib.asynccontextmanager
-async def logs(folder: Path, **settings: float) -> AsyncIterator[Logs]:
+async def logs(folder: Path, keep_days: float | None = None) -> AsyncIterator[Logs]:
     """Open, as a data plane would, and close."""
     rocks = Rocks.open(folder / "rocks", memory_bytes=16 << 20)
     writer = Writer(rocks, 4096)
     writer.start()
-    opened = Logs(rocks, writer, folder, DataPlaneConfig(**settings))
+    opened = Logs(rocks, writer, folder, DataPlaneConfig(history_keep_days=keep_days))
     opened.old.open()
     try:
         yield opened

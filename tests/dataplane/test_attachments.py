@@ -11,14 +11,20 @@ import msgspec
 import pytest
 
 from dataplane import archive_position as positions
-from dataplane import attachments, logmanifest, manifest
+from dataplane import attachments, filelist, logmanifest, manifest
 from dataplane.archive import Archiver
 from dataplane.archive_erasure import Subject, look_again
 from dataplane.attachments import Attachment, Part, tenant_folder
 from dataplane.bucket import Bucket
+from dataplane.care import verify
+from dataplane.cold import default_cold_folder
+from dataplane.cold_config import ColdConfig
+from dataplane.erasure import erase
 from dataplane.errors import Conflict, Damaged
-from tests.dataplane.attached import Box, attachment, brought_back, files, listed, newest, objects
+from dataplane.store import opened
+from tests.dataplane.attached import Box, attachment, brought_back, files, listed, made, newest, objects
 from tests.dataplane.boxes import Tenant, local_bucket
+from tests.dataplane.planes import config
 
 
 @pytest.fixture
@@ -123,6 +129,70 @@ async def test_what_is_wrong_with_a_part_is_found_and_named_and_sent_again(
     assert await manifest.verify(bucket, deep=True) == []
     await brought_back(bucket, tmp_path / "new")
     assert files(tmp_path / "new") == files(box.folder)
+
+
+async def test_a_damaged_list_of_files_is_named_even_without_a_deep_look(box: Box, bucket: Bucket) -> None:
+    await box.archiver.archive()
+    (segment,) = filelist.segments(await newest(bucket))
+    data = bytearray(await bucket.get(segment.name))
+    data[len(data) // 2] ^= 1
+    await bucket.put(segment.name, bytes(data))
+    for deep in (False, True):
+        (problem,) = await manifest.verify(bucket, deep=deep)
+        assert problem.object == segment.name
+    before = await objects(bucket)
+    await bucket.put("attachments/stray", b"which only the list could tell")
+    Tenant(box.rocks, "alice").put_state("session", b"new")
+    await box.archiver.archive()
+    assert await objects(bucket) == before | {"attachments/stray"}, "nothing goes while nobody knows what it names"
+    await box.archiver.archive(restart=True)
+    assert await manifest.verify(bucket, deep=True) == []
+
+
+async def test_repairing_sends_again_what_the_box_still_has(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with opened(msgspec.structs.replace(config(data), archive_every_s=None)) as plane:
+        folder = made(data / "library" / "files" / tenant_folder("alice"))
+        for number in range(2):
+            (folder / f"file-{number}").write_bytes(b"content %d" % number)
+        await plane.cold.archive_now()
+        there = Bucket(ColdConfig(), default_cold_folder(data))
+        harmed, lost = [(await attachment(there, f"file-{number}")).parts[0].name for number in range(2)]
+        await there.put(harmed, b"c0ntent 0")
+        await there.delete([lost])
+        (folder / "file-1").unlink()
+        found = await verify(plane, deep=True)
+        assert sorted(problem.what.split()[0] for problem in found.problems) == sorted([harmed, lost])
+        mended = await verify(plane, deep=True, mend=True)
+        assert (mended.problems, len(mended.repaired)) == ((), 2)
+        assert bytes(await there.get(harmed)) == b"content 0"
+        assert [one.name[-6:] for one in await listed(there)] == ["file-0"]
+
+
+async def test_erasing_a_tenant_leaves_no_trace_of_its_files(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with opened(msgspec.structs.replace(config(data), archive_every_s=None)) as plane:
+        for tenant in ("alice", "bob"):
+            await plane.state.put(tenant, "session", "one", b"said")
+            folder = made(data / "library" / "files" / tenant_folder(tenant))
+            (folder / "file-1").write_bytes(f"{tenant}'s secret".encode())
+        await plane.cold.archive_now()
+        status = plane.status().cold
+        stored = [path for path in (tmp_path / "data-cold").rglob("*") if path.is_file()]
+        assert status.objects == len(stored)
+        assert status.bytes == sum(path.stat().st_size for path in stored if path.suffix != ".json")
+        receipt = await erase(plane, "alice")
+        assert (receipt.left, receipt.searched["files"]) == ((), 1)
+        assert receipt.archive is not None
+        assert [name for name in receipt.archive.removed if name.startswith("attachments/")] != []
+    for trace in (b"alice's secret", tenant_folder("alice").encode()):
+        assert files_with(trace, tmp_path) == []
+    assert len(files_with(b"bob's secret", tmp_path)) == 2  # on the box, and in the archive
+
+
+def files_with(piece: bytes, folder: Path) -> list[str]:
+    """The files below a folder that hold these bytes as they are."""
+    return [path.name for path in folder.rglob("*") if path.is_file() and piece in path.read_bytes()]
 
 
 @pytest.mark.parametrize(

@@ -458,3 +458,17 @@ def test_a_database_that_is_closed_makes_no_backup(rocks: Rocks, data: Path, tmp
     with pytest.raises(Unavailable, match="closed"):
         back_up(rocks, data, tmp_path / "backup", files={})
     assert not (tmp_path / "backup").exists()
+
+
+def test_later_files_are_put_in_after_the_checkpoint(tmp_path: Path, rocks: Rocks, data: Path) -> None:
+    seen: list[bool] = []
+
+    def later(folder: Path) -> None:
+        seen.append((folder / "rocks" / "CURRENT").exists())
+        (folder / "history").mkdir()
+        (folder / "history" / "late").write_bytes(b"late")
+
+    back_up(rocks, data, tmp_path / "backup", files={SHARD: data / SHARD}, later=later)
+    assert seen == [True]
+    assert check_backup(tmp_path / "backup") == []
+    assert (tmp_path / "backup" / "history" / "late").read_bytes() == b"late"

@@ -15,6 +15,7 @@ from dataplane.backup import check_backup, restore
 from dataplane.care import back_up, verify
 from dataplane.config import DataPlaneConfig
 from dataplane.errors import AlreadyExists
+from dataplane.records import EventRecord
 from dataplane.rows import SearchQuery
 from dataplane.store import DataPlane, opened
 from tests.dataplane.planes import NAME, TENANT, config, filled, only, rows, vectors
@@ -171,3 +172,81 @@ async def test_a_backup_whose_caller_leaves_is_broken_off_and_leaves_nothing(tmp
         with pytest.raises(asyncio.CancelledError):
             await run
         assert found_in(tmp_path, "*backup*") + found_in(plane.folder, ".tmp-*") == []
+
+
+async def moved(plane: DataPlane, stream: str, count: int, first: int = 1) -> None:
+    """A log with so many more events, which are in the history."""
+    events = [EventRecord("e", number, b"%d" % number) for number in range(first, first + count)]
+    await plane.state.append(TENANT, stream, events)
+    assert await plane.mover.round() == count
+
+
+async def numbers(plane: DataPlane, stream: str) -> list[int]:
+    return [seq for seq, _ in await plane.state.read(TENANT, stream)]
+
+
+async def test_a_damaged_shard_of_the_history_is_named_and_given_up_only_when_repair_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    async with opened(archived(tmp_path / "data")) as plane:
+        await moved(plane, "small", 20)
+        await moved(plane, "large", 200)
+        first, second = sorted((plane.folder / "history").glob("log-*"))
+        assert (await verify(plane)).problems == ()
+        flip(first, 40)
+        (problem,) = (await verify(plane)).problems
+        assert (problem.tenant, problem.where) == ("", "history")
+        assert first.name in problem.what
+        assert (await verify(plane)).problems == (problem,)
+        assert await numbers(plane, "large") == list(range(1, 201))
+
+        report = await verify(plane, mend=True)
+        assert report.problems == ()
+        damage, loss = report.repaired
+        assert damage.what == problem.what
+        assert loss.what == f"{first} was discarded: its 20 events are lost."
+        assert not first.exists()
+        assert second.exists()
+        assert await numbers(plane, "small") == []
+        assert await numbers(plane, "large") == list(range(1, 201))
+        assert await plane.state.last_seq(TENANT, "small") == 20
+        assert (await verify(plane)).problems == ()
+
+
+async def test_a_history_that_does_not_open_is_left_told(tmp_path: Path) -> None:
+    async with opened(archived(tmp_path / "data")) as plane:
+        await moved(plane, "s", 20)
+    flip(tmp_path / "data" / "history" / "manifest.json", 5)
+    async with opened(archived(tmp_path / "data")) as plane:
+        assert len(plane.status().history.problems) == 1
+        for mend in (False, True):
+            (problem,) = (await verify(plane, mend=mend)).problems
+            assert (problem.where, "manifest.json" in problem.what) == ("history", True)
+        await back_up(plane, tmp_path / "backup")
+    names = {path.name for path in (tmp_path / "backup" / "history").iterdir()}
+    assert names == {"manifest.json", "log-00000001.parquet"}
+
+
+async def test_a_backup_has_every_event_while_they_move(tmp_path: Path) -> None:
+    async with opened(archived(tmp_path / "data")) as plane:
+        await moved(plane, "s", 50)
+        for number in range(51, 551, 50):
+            await plane.state.append(
+                TENANT, "s", [EventRecord("e", number + n, b"%d" % (number + n)) for n in range(50)]
+            )
+        backing_up = asyncio.create_task(back_up(plane, tmp_path / "backup"))
+        while not backing_up.done():
+            await plane.mover.round()
+            last = await plane.state.last_seq(TENANT, "s")
+            await plane.state.append(TENANT, "s", [EventRecord("e", last + 1, b"%d" % (last + 1))], wait="visible")
+        await backing_up
+    assert check_backup(tmp_path / "backup") == []
+    restore(tmp_path / "backup", tmp_path / "again")
+    async with opened(archived(tmp_path / "again")) as plane:
+        for _ in range(2):
+            last = await plane.state.last_seq(TENANT, "s")
+            assert last >= 550
+            found = await plane.state.read(TENANT, "s")
+            assert [(seq, one.payload) for seq, one in found] == [(n, b"%d" % n) for n in range(1, last + 1)]
+            await plane.mover.round()
+        assert (await verify(plane, deep=True)).problems == ()

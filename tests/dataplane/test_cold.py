@@ -14,6 +14,7 @@ import pytest
 from dataplane import archive_position, cold, manifest
 from dataplane.archive_position import MARKER_KEY
 from dataplane.archive_restore import restore
+from dataplane.attachments import tenant_folder
 from dataplane.bucket import Bucket
 from dataplane.care import verify
 from dataplane.cold_config import ColdConfig
@@ -30,6 +31,13 @@ from tests.dataplane.seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, Seaweed
 def archived(data: Path, every_s: float | None = None, **target: Any) -> DataPlaneConfig:
     """A data plane in `data` that archives into `<data>-cold`, or where `target` says."""
     return msgspec.structs.replace(config(data), archive_every_s=every_s, cold=ColdConfig(**target))
+
+
+def upload(folder: Path) -> Path:
+    """Where an uploaded file lies."""
+    place = folder / "library" / "files" / tenant_folder(TENANT)
+    place.mkdir(parents=True, exist_ok=True)
+    return place / "file-1"
 
 
 def bucket(folder: Path) -> Bucket:
@@ -51,14 +59,16 @@ async def test_a_lost_box_comes_back_from_its_bucket_alone_and_finds_the_same(tm
         await filled(plane, stored)
         await plane.delete(TENANT, NAME, ["r3", "r4"])
         await plane.state.put(TENANT, "session", "one", b"what was said")
+        upload(folder).write_bytes(b"what was uploaded")
         report = await plane.cold.archive_now()
         assert report.rows == 598
         before = [(await plane.search(TENANT, NAME, SearchQuery(vector=query))).hits for query in queries]
         kept = content(plane.rocks)
     shutil.rmtree(folder)
     rocks = Rocks.open(folder / "rocks", memory_bytes=16 << 20)
-    await restore(bucket(folder), rocks)
+    await restore(bucket(folder), rocks, folder=folder)
     assert content(rocks) == kept
+    assert upload(folder).read_bytes() == b"what was uploaded"
     rocks.close()
     async with opened(archived(folder)) as plane:
         after = [(await plane.search(TENANT, NAME, SearchQuery(vector=query))).hits for query in queries]
@@ -68,7 +78,8 @@ async def test_a_lost_box_comes_back_from_its_bucket_alone_and_finds_the_same(tm
         found = await plane.state.get(TENANT, "session", "one")
         assert found is not None
         assert found.value == b"what was said"
-        assert (await plane.cold.archive_now()).rows == 0
+        report = await plane.cold.archive_now()
+        assert (report.rows, report.files) == (0, 0)
         assert await plane.cold.verify(deep=True) == []
 
 
@@ -243,7 +254,7 @@ async def test_the_real_server_dies_under_load_and_comes_back_and_nothing_is_los
         kept = content(plane.rocks)
     shutil.rmtree(tmp_path / "data")
     rocks = Rocks.open(tmp_path / "data" / "rocks", memory_bytes=16 << 20)
-    report = await restore(Bucket(settings.cold, tmp_path), rocks)
+    report = await restore(Bucket(settings.cold, tmp_path), rocks, folder=tmp_path / "data")
     assert report.rows == 1192
     assert content(rocks) == kept
     rocks.close()

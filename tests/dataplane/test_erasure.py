@@ -208,3 +208,43 @@ async def test_what_is_not_there_is_erased_without_a_word(data: Path) -> None:
             receipt = await erase(plane, *target)
             assert (receipt.rows, receipt.left) == (0, ())
         assert only(plane).rows == 5
+
+
+async def test_a_tenant_leaves_the_history_and_the_receipt_says_that_it_was_looked_for_there(
+    tmp_path: Path, data: Path
+) -> None:
+    async with opened(archived(data)) as plane:
+        for tenant in (TENANT, "other"):
+            for _ in range(3):
+                await plane.state.append(tenant, SECRET_ID, [EventRecord("said", 1, SECRET.encode())] * 50)
+        assert await plane.mover.round() == 300
+        assert plane.old_events.count(TENANT) == (150, 300)
+        await plane.state.append(TENANT, SECRET_ID, [EventRecord("said", 1 << 60, SECRET.encode())])
+        receipt = await erase(plane, TENANT)
+        assert receipt.left == ()
+        assert receipt.searched["history"] == 150
+        assert plane.old_events.count(TENANT) == (0, 150)
+        assert len(await plane.state.read("other", SECRET_ID)) == 150
+        assert await plane.state.read(TENANT, SECRET_ID) == []
+        assert names_in_tables(data) == []
+        assert (await erase(plane, "other")).left == ()
+        assert traces(tmp_path) == []
+        assert {path.name for path in (data / "history").iterdir()} == {"manifest.json"}
+
+
+async def test_a_damaged_history_is_in_the_receipt_until_the_tenant_is_erased_again(data: Path) -> None:
+    async with opened(archived(data)) as plane:
+        await plane.state.append(TENANT, "s", [EventRecord("said", 1, b"x")] * 50)
+        await plane.mover.round()
+    (shard,) = (data / "history").glob("log-*")
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-40] + bytes(40))
+    async with opened(archived(data)) as plane:
+        receipt = await erase(plane, TENANT)
+        assert any(line.startswith("history: ") and shard.name in line for line in receipt.left)
+        assert await plane.state.read(TENANT, "s") == []
+    shard.write_bytes(content)
+    async with opened(archived(data)) as plane:
+        assert plane.old_events.count(TENANT) == (50, 50)
+        assert (await erase(plane, TENANT)).left == ()
+        assert plane.old_events.count(TENANT) == (0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import signal
 import subprocess
@@ -410,3 +411,77 @@ def test_killed_at_random_moments_nothing_appended_is_lost_or_doubled_and_nothin
         )
         history.close()
     assert len(keep) > 1000
+
+
+def test_a_span_is_read_up_to_its_bounds(history: History) -> None:
+    history.append_shard([event(n) for n in range(1, 400)])
+    history.append_shard([event(n) for n in range(380, 600)])
+    everything = [event(n) for n in range(1, 600)]
+    assert history.span("t", "s", range(1, 600), 1000, 1 << 20) == everything
+    assert history.span("t", "s", range(100, 450), 1000, 1 << 20) == everything[99:449]
+    assert history.span("t", "s", range(100, 450), 7, 1 << 20) == everything[99:106]
+    assert history.span("t", "s", range(598, 2000), 1000, 1 << 20) == everything[597:]
+    assert history.span("u", "s", range(1, 600), 1000, 1 << 20) == []
+    some = history.span("t", "s", range(1, 600), 1000, 100)
+    assert 0 < len(some) < 599
+    assert some == everything[: len(some)]
+
+
+def test_a_span_that_is_whole_needs_no_other_shard(tmp_path: Path) -> None:
+    history = History.open(tmp_path)
+    entry = history.append_shard([event(n) for n in range(10)])
+    history.append_shard([event(n, "u") for n in range(10, 20)])
+    history.close()
+    assert entry is not None
+    flip(tmp_path / entry.name, entry.bytes - 30)
+    history = History.open(tmp_path)
+    assert history.span("u", "s", range(10, 20), 100, 1 << 20) == [event(n, "u") for n in range(10, 20)]
+    assert history.span("u", "s", range(12, 500), 3, 1 << 20) == [event(n, "u") for n in range(12, 15)]
+    for seqs in (range(9, 20), range(10, 21)):
+        with pytest.raises(ChecksumMismatch, match=entry.name):
+            history.span("u", "s", seqs, 100, 1 << 20)
+    with pytest.raises(ChecksumMismatch, match=entry.name):
+        history.count("u")
+    assert list(history.damaged()) == [entry.name]
+    history.close()
+
+
+def test_another_event_in_an_event_s_place_is_told(tmp_path: Path) -> None:
+    history = History.open(tmp_path)
+    entry = history.append_shard([event(n) for n in range(300)])
+    same, unknown, others = event(3), event(500), [event(4, time_ms=77), event(5, time_ms=77)]
+    assert history.conflicting([same, unknown, *others, event(4, "u", time_ms=5)]) == others
+    assert history.conflicting([]) == []
+    history.close()
+    assert entry is not None
+    flip(tmp_path / entry.name, entry.groups[0].offset + 100)
+    history = History.open(tmp_path)
+    assert history.conflicting([event(299), unknown]) == []
+    with pytest.raises(ChecksumMismatch):
+        history.conflicting([same])
+    history.close()
+
+
+def test_ranges_of_streams_are_forgotten_together(history: History) -> None:
+    history.append_shard([event(n, tenant, stream) for n in range(100) for tenant in "ab" for stream in "xy"])
+    untouched = history.append_shard([event(n, "c") for n in range(5)])
+    assert history.forget({("a", "x"): range(50), ("b", "y"): range(90, 1 << 62), ("c", "none"): range(9)}) == 60
+    assert history.forget({("a", "x"): range(50)}) == 0
+    assert history.forget({}) == 0
+    assert history.scan("a", "x") == [event(n, "a", "x") for n in range(50, 100)]
+    assert history.scan("b", "y") == [event(n, "b", "y") for n in range(90)]
+    assert len(history.scan("a", "y")) == len(history.scan("b", "x")) == 100
+    assert history.entries[-1] == untouched
+    assert (history.count("a"), history.count("b"), history.count("c"), history.count("d")) == (150, 190, 5, 0)
+
+
+def test_the_files_of_one_moment_are_a_history(history: History, tmp_path: Path) -> None:
+    history.append_shard([event(n) for n in range(10)])
+    (tmp_path / "copy").mkdir()
+    history.link(lambda path: os.link(path, tmp_path / "copy" / path.name))
+    history.append_shard([event(n) for n in range(10, 20)])
+    history.erase("t")
+    copy = History.open(tmp_path / "copy")
+    assert copy.scan("t", "s") == [event(n) for n in range(10)]
+    assert copy.verify() == []
+    copy.close()

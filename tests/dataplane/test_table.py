@@ -96,7 +96,7 @@ def test_heat_orders_as_accesses_that_fade_by_a_hundredth_an_hour() -> None:
     )
     now = 100.0
     faded = np.array([10, 10 * 0.99**10, 1, 40 * 0.99**90])
-    heat = made.heat()
+    heat = heat_of(*made.accessed())
     assert np.argsort(heat).tolist() == np.argsort(faded).tolist()
     np.testing.assert_allclose(heat + math.log(0.99) * now, np.log(faded), atol=1e-4)
     made.touch(slots(2, 2, 2), 101.0)

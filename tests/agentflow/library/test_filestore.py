@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from agentflow.library.errors import FileTooLarge
 from agentflow.library.records import FileRecord
 from agentflow.library.refusals import DiskFull, NotStored, QuotaExceeded
 from agentflow.library.values import PURPOSES, NewStore, PageRequest
-from dataplane.errors import Unavailable
+from dataplane.errors import StorageFull, Unavailable
 from tests.agentflow.library.libraries import TENANT, Desk, opened
 
 
@@ -180,6 +181,114 @@ async def test_a_file_whose_record_cannot_be_stored_leaves_no_bytes(tmp_path: Pa
         with pytest.raises(Exception, match="clos"):
             await desk.upload("after")
         assert len(_on_disk(desk)) == 1
+
+
+def sync_fails(desk: Desk, monkeypatch: pytest.MonkeyPatch, *, then_writes_too: bool) -> None:
+    """From now on a sync of the data plane's log fails, once; or every one, and all writes after the first sync."""
+    rocks = desk.plane.rocks
+    sync, write, failed = rocks.sync, rocks.write, []
+
+    def fail() -> None:
+        raise StorageFull("the disk of the data plane is full.")
+
+    def failing_sync() -> None:
+        failed.append(1)
+        if then_writes_too or len(failed) == 1:
+            fail()
+        sync()
+
+    def failing_write(batch: Any) -> None:
+        if then_writes_too and failed:
+            fail()
+        write(batch)
+
+    monkeypatch.setattr(rocks, "sync", failing_sync)
+    monkeypatch.setattr(rocks, "write", failing_write)
+
+
+async def test_an_upload_of_which_only_the_sync_failed_leaves_neither_record_nor_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as desk:
+        before = await desk.upload("before")
+        sync_fails(desk, monkeypatch, then_writes_too=False)
+        with pytest.raises(DiskFull):
+            await desk.upload("after")
+        assert _on_disk(desk) == [desk.library.file_path(TENANT, before.id)]
+        assert await _records(desk) == [before.id]
+
+
+async def test_a_record_that_a_failed_upload_left_still_has_its_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as desk:
+        before = await desk.upload("before")
+        sync_fails(desk, monkeypatch, then_writes_too=True)
+        with pytest.raises(DiskFull):
+            await desk.upload("after")
+        monkeypatch.undo()
+    async with opened(tmp_path) as desk:
+        kept = [file.id for file in (await desk.library.files(TENANT, PageRequest(order="asc"))).data]
+        assert await _records(desk) == kept
+        assert (len(kept), kept[0]) == (2, before.id)
+        assert [desk.library.file_path(TENANT, file_id).read_text() for file_id in kept] == ["before", "after"]
+
+
+async def test_a_start_drops_records_whose_bytes_are_gone_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(tmp_path) as desk:
+        lost, kept = await desk.upload("The fox of the lost file."), await desk.upload("The fox of the kept one.")
+        store = await desk.store(lost.id, kept.id)
+        desk.library.file_path(TENANT, lost.id).unlink()
+    async with opened(tmp_path) as desk:
+        await desk.idle()
+        assert [file.id for file in (await desk.library.files(TENANT, PageRequest())).data] == [kept.id]
+        assert await _records(desk) == [kept.id]
+        told = [vars(record)["file"] for record in caplog.records if "bytes of a file are gone" in record.message]
+        assert told == [lost.id]
+        assert [hit.file_id for hit in await desk.search(store, "fox")] == [kept.id]
+        assert desk.rows(store) == 1
+        assert desk.library.file_path(TENANT, kept.id).read_text() == "The fox of the kept one."
+
+
+async def test_a_missing_folder_of_all_files_costs_no_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with opened(tmp_path) as desk:
+        file = await desk.upload("The fox.")
+        store = await desk.store(file.id)
+    (tmp_path / "files").rename(tmp_path / "away")
+    async with opened(tmp_path) as desk:
+        assert "the folder of all uploaded files is missing" in caplog.text
+        assert await desk.library.file(TENANT, file.id) == file
+        assert [hit.file_id for hit in await desk.search(store, "fox")] == [file.id]
+
+
+async def test_an_uploads_bytes_and_the_folders_on_its_way_are_synced_before_its_id_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noted(file: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{file}").readlink()))
+        fsync(file)
+
+    folder = tmp_path / "data" / "library"
+    folder.parent.mkdir()
+    monkeypatch.setattr(os, "fsync", noted)
+    async with opened(folder) as desk:
+        assert {str(folder / "files"), str(folder), str(folder.parent)} <= set(synced)
+        for _ in range(2):
+            synced.clear()
+            place = desk.library.file_path(TENANT, (await desk.upload("x")).id)
+            ours = [path for path in synced if path.startswith((str(folder / "uploads"), str(folder / "files")))]
+            assert ours[0].startswith(str(folder / "uploads"))
+            assert ours[1:] == [str(place.parent), str(folder / "files")]
+
+
+async def _records(desk: Desk) -> list[str]:
+    """The ids of files in the state store."""
+    return [name for name, _ in await desk.state.scan(TENANT, "file")]
 
 
 @pytest.fixture

@@ -7,12 +7,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from agentflow.errors import ContextLengthExceeded, InvalidRequest
-from agentflow.library.refusals import EmbedderChanged, NotStored
+from agentflow.library.records import FileRecord
+from agentflow.library.refusals import DiskFull, EmbedderChanged, NotStored
 from agentflow.library.values import Attachment, NewStore, PageRequest, SearchRequest
-from tests.agentflow.library.libraries import TENANT, opened
+from dataplane.errors import StorageFull
+from tests.agentflow.library.libraries import PATIENCE_S, TENANT, opened
 from tests.agentflow.library.pdf_files import pdf
 
 FOX = "The quick brown fox jumps over the lazy dog. " * 3
@@ -239,3 +242,73 @@ async def test_a_change_is_done_whole_if_its_caller_leaves(tmp_path: Path) -> No
         assert len(there.data) == 5
     async with opened(tmp_path) as desk:
         assert await desk.library.stores(TENANT, PageRequest()) == there
+
+
+async def test_a_call_answers_while_the_workers_are_held_up_and_the_next_start_does_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentflow.library.library.SETTLED_S", 0.05, raising=False)
+    async with opened(tmp_path) as desk:
+        library = desk.library
+        fox, tide, note = await desk.upload(FOX), await desk.upload(TIDE), await desk.upload("A note.")
+        store, gone = await desk.store(fox.id, tide.id, note.id), await desk.store(fox.id)
+        await library._workers.stop()
+        async with asyncio.timeout(PATIENCE_S):
+            await library.detach(TENANT, store, fox.id)
+            await library.delete_file(TENANT, tide.id)
+            changed = await library.update_attributes(TENANT, store, note.id, {"lang": "en"})
+            await library.delete_store(TENANT, gone)
+        assert changed.attributes == {"lang": "en"}
+        assert [one.id for one in (await library.store_files(TENANT, store, PageRequest())).data] == [note.id]
+        assert [one.id for one in (await library.stores(TENANT, PageRequest())).data] == [store]
+        assert (desk.rows(store), desk.rows(gone)) == (3, 1)
+    async with opened(tmp_path) as desk:
+        await desk.idle()
+        assert (desk.rows(store), desk.rows(gone)) == (1, 0)
+        english = {"type": "eq", "key": "lang", "value": "en"}
+        assert [hit.file_id for hit in await desk.search(store, "note", filters=english)] == [note.id]
+
+
+async def test_a_defect_that_the_sweeper_meets_is_logged_and_keeps_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentflow.library.library.SWEEP_S", 0.01)
+    async with opened(tmp_path) as desk:
+        file = await desk.upload(FOX)
+        store = await desk.store(file.id)
+        shelf = desk.library._shelves.of(TENANT)
+        bad = FileRecord(id="file-\0", filename="a", purpose="batch", bytes=1, created_ms=1, expires_ms=1)
+        shelf._take_file(bad)  # no path can have such a name
+        shelf.files[file.id] = msgspec.structs.replace(shelf.files[file.id], expires_ms=1)
+        async with asyncio.timeout(PATIENCE_S):
+            while shelf.files or desk.rows(store):
+                await asyncio.sleep(0.01)
+        failed = [record for record in caplog.records if record.message == "not removed yet, for a defect"]
+        assert [(vars(record)["id"], record.exc_info is not None) for record in failed] == [("file-\0", True)]
+        assert desk.library._sweeper is not None
+        assert not desk.library._sweeper.done()
+
+
+async def test_a_deletion_that_a_full_disk_cut_off_is_ended_by_the_next_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as desk:
+        file = await desk.upload(FOX)
+        store = await desk.store(file.id)
+        files, write = desk.library._shelves.of(TENANT).files, desk.plane.rocks.write
+
+        def full_once_the_record_is_gone(batch: Any) -> None:
+            if file.id not in files:
+                raise StorageFull("the disk of the data plane is full.")
+            write(batch)
+
+        monkeypatch.setattr(desk.plane.rocks, "write", full_once_the_record_is_gone)
+        with pytest.raises(DiskFull):
+            await desk.library.delete_file(TENANT, file.id)
+        await desk.library.sweep()
+        assert desk.rows(store) == 1
+        monkeypatch.undo()
+        await desk.library.sweep()
+        await desk.idle()
+        assert desk.rows(store) == 0
+        assert (await desk.counts(store)).total == 0
