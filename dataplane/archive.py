@@ -11,11 +11,12 @@ A run goes in this order, and each step is harmless if it is the last:
     6. garbage       manifests but for the newest few, then segments and parts of files that none of those names
 
 What is read from the box is of one moment only in part (archive_source.py). State and events are read first, the families'
-names and numbers after them, the rows last, each collection up to the sequence number that its number then had. So all rows
-are there that the state speaks of, if they were written before it. A row that ends while the run goes on may be in the
-archive or not; its deletion is above the run's sequence number, and so in the next run. The files of the data plane's folder
-come after all that (archive_attachments.py): an event that moves into a file of the history meanwhile is in the one, in the
-other or in both. A file that was uploaded is there before its record; one that is deleted meanwhile may be a record only.
+names and numbers after them, the rows last, each collection up to the sequence number that it has when nothing is left to
+read, and then its deletions up to there. So all rows are there that the state speaks of, if they were written before it. A
+row that ends while the run goes on may be in the archive or not, and one that is replaced is there in one version. The files
+of the data plane's folder come after all that (archive_attachments.py): an event that moves into a file of the history
+meanwhile is in the one, in the other or in both. A file that was uploaded is there before its record; one that is deleted
+meanwhile may be a record only.
 
 A run that finds nothing new puts nothing. State and events are read through at each run, which costs time and no requests;
 of files that are known only names, sizes and times are looked at.

@@ -23,6 +23,8 @@ from dataplane.rocks import Rocks
 from dataplane.segments import Entry, Numbers, Row, Sealed, SegmentWriter
 from dataplane.threads import in_thread
 
+FOLLOWED = 65_536  # changes beyond the run's beginning that its reading follows at most, or as many as it had to read
+
 
 class Limits(Struct, frozen=True, kw_only=True):
     """How large the pieces are, and when they are rewritten."""
@@ -127,16 +129,17 @@ class Export:
             )
         if source.seq == before.seq:
             return before
-        ended, deletions = await self._deletions(source, before)
-        rows = await self._rows(source, before)
+        rows, reached = await self._rows(source, before)
+        seqs, ended, deletions = await self._deletions(source._replace(seq=reached), before)
         return msgspec.structs.replace(
             before,
-            seq=source.seq,
-            rows=(*_with_dead(before.rows, ended), *rows),
+            seq=reached,
+            rows=(*_with_dead(before.rows, ended), *_with_dead(rows, ended[seqs > source.seq])),
             deletions=(*before.deletions, *deletions),
         )
 
-    async def _deletions(self, source: Source, before: Collection) -> tuple[Numbers, list[DeletionSegment]]:
+    async def _deletions(self, source: Source, before: Collection) -> tuple[Numbers, Numbers, list[DeletionSegment]]:
+        """Their sequence numbers, the rows that ended, and what they are written in."""
         writer = SegmentWriter("deletions")
         steps = []
         after = before.seq
@@ -145,20 +148,31 @@ class Export:
             if not len(seqs):
                 break
             after = int(seqs[-1])
-            steps.append(numbers)
+            steps.append((seqs, numbers))
             await in_thread(writer.add_deletions, seqs, numbers)
         if not steps:
-            return np.empty(0, dtype=np.uint64), []
-        return np.concatenate(steps), [DeletionSegment(sealed=await self.ship(writer), last=after)]
+            nothing = np.empty(0, dtype=np.uint64)
+            return nothing, nothing, []
+        all_seqs, ended = (np.concatenate(part) for part in zip(*steps, strict=True))
+        return all_seqs, ended, [DeletionSegment(sealed=await self.ship(writer), last=after)]
 
-    async def _rows(self, source: Source, before: Collection) -> list[RowSegment]:
+    async def _rows(self, source: Source, before: Collection) -> tuple[list[RowSegment], int]:
+        """The rows, and the sequence number up to which they are.
+
+        A row that is replaced before it is read is met again as the row that replaced it, whose number is higher. So the
+        reading goes on beyond the source's number until nothing is left, and no id that is there all the time is missed: but
+        not for ever, where rows are written faster than they are archived.
+        """
         writer = self.rows_writer(source.width, applied=source.seq)
-        at: int | None = before.seq + 1
-        while at is not None:
-            rows, at = await in_thread(read_rows, self._rocks, source, at)
+        beyond = source._replace(seq=source.seq + max(source.seq - before.seq, FOLLOWED))
+        reached, at = source.seq, before.seq + 1
+        while True:
+            rows, following = await in_thread(read_rows, self._rocks, beyond, at)
+            if following is None:
+                return await writer.finish(), reached
+            at, reached = following, max(reached, following - 1)
             self.report.rows += len(rows)
             await writer.add(rows)
-        return await writer.finish()
 
 
 class RowsWriter:

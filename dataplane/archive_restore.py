@@ -114,6 +114,7 @@ class _Filling:
         deletions = await deletions_of(self._bucket, collection)
         for segment in collection.rows:
             await self._rows(collection, segment, deletions)
+        await in_thread(self._write_seq, collection)
 
     async def files(self, manifest: Manifest, folder: Path) -> None:
         """All files, durably. From then on they are known."""
@@ -156,6 +157,12 @@ class _Filling:
         self._report.bytes += size
         if self._progress is not None:
             self._progress(self._report)
+
+    def _write_seq(self, collection: Collection) -> None:
+        """The number of the last change: its entry may be older than the rows."""
+        key = keys.tenant_prefix(collection.tenant) + b"s" + keys.number(collection.number)
+        if int.from_bytes(self._rocks.get("meta", key) or b"", "big") < collection.seq:
+            self._write_entries("meta", [(key, keys.number(collection.seq))])
 
     def _write_entries(self, family: str, entries: list[Entry]) -> None:
         for part in _parts(entries):

@@ -8,11 +8,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dataplane import archive_export, keys, manifest
 from dataplane import archive_position as positions
-from dataplane import keys, manifest
 from dataplane.archive import Archiver
 from dataplane.archive_export import ArchiveReport, Limits
 from dataplane.archive_restore import restore
@@ -372,3 +373,40 @@ async def test_an_archive_on_s3_goes_on_after_its_server_was_killed(tmp_path: Pa
         assert await restored(bucket, tmp_path / "newer") == content(box)
     finally:
         box.close()
+
+
+def names(held: dict[str, dict[bytes, bytes]]) -> set[bytes]:
+    """The ids in collection 1 of alice."""
+    scope = keys.scope("alice", 1)
+    return {key[len(scope) :] for key in held["index"] if key.startswith(scope)}
+
+
+async def test_a_row_that_is_replaced_again_and_again_during_a_run_is_in_the_archive(
+    rocks: Rocks, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = Tenant(rocks, "alice")
+    alice.create("notes", 1)
+    alice.upsert(1, [f"r{number}" for number in range(1000)])
+    archiver = Archiver(rocks, bucket, SMALL)
+    await archiver.archive()
+    alice.upsert(1, ["r5", "r6", "r1"])
+    read, times = archive_export.read_rows, [0]
+
+    def beside(*args: Any) -> Any:
+        if times[0] < 5:
+            times[0] += 1
+            alice.upsert(1, ["r5"], text=f"version {times[0]} of")
+            alice.delete(1, [f"r{100 + times[0]}"])
+        return read(*args)
+
+    monkeypatch.setattr(archive_export, "read_rows", beside)
+    await archiver.archive()
+    monkeypatch.undo()
+    assert times[0] >= 2
+    found, have = await restored(bucket, tmp_path / "new"), content(rocks)
+    assert names(found) >= names(have)
+    assert b"r5" in names(found)
+    seq = alice.prefix + b"s" + keys.number(1)
+    assert found["meta"][seq] >= max(key[-8:] for key in found["rows"])
+    await archiver.archive()
+    assert await restored(bucket, tmp_path / "newer") == content(rocks)
