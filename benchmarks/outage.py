@@ -243,7 +243,7 @@ class Outage:
         problems, compared = await box_problems(plane, self._model)
         problems += wrong_answers(self._model, self._asked, found)
         self.outcome.problems += [f"before the wipe, {problem}" for problem in problems]
-        problems, rows = await archive_problems(Bucket(self._config.cold, self._data), plane.rocks)
+        problems, rows = await archive_problems(Bucket(self._config.cold, self._data), plane.rocks, self._data)
         self.outcome.problems += problems
         self._expect(rows == self._model.rows, f"the archive has {rows} rows, not {self._model.rows}")
         self.outcome.figures |= {"compared_in_box": compared, "archived_rows": rows}

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from benchmarks.outagemodel import KIND, Diary, Model
 from benchmarks.outagesearch import Question
-from dataplane import keys, manifest, records
+from dataplane import attachments, filelist, keys, manifest, records
 from dataplane.archive_rewrite import deletions_of
 from dataplane.bucket import Bucket
 from dataplane.care import text_built, verify
@@ -24,7 +25,8 @@ from dataplane.manifest import Collection
 from dataplane.records import EventRecord
 from dataplane.rocks import FAMILIES, Rocks
 from dataplane.rows import SearchResult
-from dataplane.segments import fetch, read_entries, read_rows
+from dataplane.segments import FOLDER as SEGMENTS
+from dataplane.segments import Sealed, fetch, read_entries, read_rows
 from dataplane.store import DataPlane
 from dataplane.versioned import Versioned
 
@@ -85,23 +87,31 @@ async def _diary(plane: DataPlane, diary: Diary) -> tuple[list[str], int]:
     return problems, count
 
 
-async def archive_problems(bucket: Bucket, rocks: Rocks) -> tuple[list[str], int]:
-    """The newest manifest's content against the box, and how many rows it has. Raises DataPlaneError."""
+async def archive_problems(bucket: Bucket, rocks: Rocks, folder: Path) -> tuple[list[str], int]:
+    """The newest manifest's content against the box in `folder`, and how many rows it has. Raises DataPlaneError."""
     shelf = await manifest.shelf(bucket, most=MOST_MANIFESTS)
     problems = [f"{found.object}: {found.what}" for found in [*shelf.broken, *await manifest.verify(bucket, deep=True)]]
     named = {segment.name for stored in shelf.whole for segment in stored.manifest.segments()}
     named |= {manifest.name_of(stored.manifest.number) for stored in shelf.whole}
-    loose = [found.name async for found in bucket.list("") if found.name not in named]
+    loose = [
+        found.name
+        for folder in (SEGMENTS, manifest.FOLDER)
+        async for found in bucket.list(folder)
+        if found.name not in named
+    ]
     problems += [f"{name} is in the bucket, and no manifest names it" for name in loose]
     if not shelf.whole:
         return problems, 0
     archive = _Archive(bucket)
     for segment in shelf.whole[0].manifest.entries:
+        if segment.family not in ARCHIVED:
+            continue  # a list of files
         for group in read_entries(segment.sealed.name, await fetch(bucket, segment.sealed)):
             for key, value in group:
                 archive.put(segment.family, key, value)
     for collection in shelf.whole[0].manifest.collections:
         await archive.read(collection)
+    await archive.read_files(filelist.segments(shelf.whole[0].manifest), folder)
     problems += archive.problems
     box = await asyncio.to_thread(_content, rocks)
     for family in ARCHIVED:
@@ -141,6 +151,24 @@ class _Archive:
                     self.put("rows", scope + number, records.encode(row.record))
                     self.put("vectors", scope + number, row.vector)
                     self.put("index", scope + keys.name(row.record.id), number)
+
+    async def read_files(self, lists: Sequence[Sealed], folder: Path) -> None:
+        """The files beside the database, part by part, against those in `folder`."""
+        files: dict[str, bytes] = {}
+        async for file in filelist.each(self._bucket, lists):
+            parts = [bytes(await self._bucket.get(part.name)) for part in file.parts]
+            files[file.name] = b"".join(parts)
+        box = await asyncio.to_thread(_files, folder)
+        wrong = sorted(name for name in box.keys() | files.keys() if box.get(name) != files.get(name))
+        self.problems += [f"archive: the file {name} is not what the box has" for name in wrong]
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """What the box keeps in files, by name."""
+    places = [place for kept in attachments.KEPT for place in attachments.folders(folder, kept)]
+    names = [f"{place.path}/{name}" for place in places for name in attachments.names_in(folder, place)]
+    names += [f"{kept.folder}/{kept.mutable}" for kept in attachments.KEPT if kept.mutable is not None]
+    return {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
 
 
 def _content(rocks: Rocks) -> Content:

@@ -25,6 +25,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -189,12 +190,14 @@ class _Column:
         return code
 
 
-ORDERS: Mapping[str, Callable[[Values, float], Mask]] = {
-    "gt": np.greater,
-    "gte": np.greater_equal,
-    "lt": np.less,
-    "lte": np.less_equal,
-}
+ORDERS: Mapping[str, Callable[[Values, float], Mask]] = MappingProxyType(
+    {
+        "gt": np.greater,
+        "gte": np.greater_equal,
+        "lt": np.less,
+        "lte": np.less_equal,
+    }
+)
 
 
 def _one_of(wanted: Sequence[int] | Sequence[float], dtype: type[np.generic]) -> Test:

@@ -109,11 +109,6 @@ class Bucket:
         with self._translated(name):
             return await (await obstore.get_async(self._store, self._at(name))).buffer_async()
 
-    async def get_range(self, name: str, start: int, length: int) -> Any:
-        """`length` bytes from `start` on, fewer where the object ends before. Raises NotFound, InvalidInput beyond the end."""
-        with self._translated(name):
-            return await obstore.get_range_async(self._store, self._at(name), start=start, length=length)
-
     async def etag(self, name: str) -> str:
         """What tells this version of an object from others. Raises NotFound."""
         with self._translated(name):

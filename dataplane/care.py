@@ -2,7 +2,8 @@
 
 `verify` looks at every collection (verify.py has what is compared), at the archive's objects, and with `deep` at every byte of
 state and events on the box and of every object in the bucket. With `repair`, what is derived and wrong is made anew from
-RocksDB, an archive that lacks something is archived anew, and what is still wrong afterwards is told.
+RocksDB, an archive that lacks something is archived anew, and damaged shards of the history, whose events nothing here has, are
+discarded. What is still wrong afterwards is told.
 
 `back_up` has in it RocksDB as it is at one moment, and beside it warm shards and snapshots that fit it: they are linked while
 the keeper rests, for milliseconds. The history's files are linked after that moment: what left RocksDB before is in them, and

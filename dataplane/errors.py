@@ -17,7 +17,7 @@
         └── UnsupportedFormat       written by a newer release
     Locked                          (a DataPlaneError) another process has the data directory open
 
-Foreign exceptions (RocksDB's, hnswlib's, pyarrow's, sqlite3's, obstore's) are translated where they enter, with
+Foreign exceptions (RocksDB's, faiss's, pyarrow's, sqlite3's, obstore's) are translated where they enter, with
 `raise ... from`.
 """
 

@@ -13,7 +13,8 @@ Trimming removes from the front in steps of TRIM_EVENTS, each a batch that leave
 leaves a log that was trimmed to a smaller number. What was trimmed or dropped in the history is noted there (forgetting.py).
 
 Reading. Events leave RocksDB only when the history has them. So a number that RocksDB does not show, up to the last one, is
-then in the history, whatever moves meanwhile; one that is in both is given from RocksDB.
+then in the history, whatever moves meanwhile; one that is in both is given from RocksDB. What lies beyond the last number is not
+there: a box that was restored may have some of it, which the next appends replace.
 """
 
 from __future__ import annotations
@@ -161,36 +162,41 @@ def _page(
     after, limit = wanted
     page: Page = []
     size, following, from_history = 0, max(after + 1, head.first), False
-    while len(page) < limit and size < PAGE_BYTES:
-        recent: Page = []
+    while following <= head.last and len(page) < limit and size < PAGE_BYTES:
+        found: Page = []
         end = head.moved
         if old is None or following > end:
-            recent = _recent(rocks, stream, max(following, head.moved + 1), limit - len(page), PAGE_BYTES - size)
-            end = recent[0][0] - 1 if recent else head.last
-        if old is None or following > end:
-            page += recent
-            break
-        found = []
-        if old.is_there or head.moving >= following:
+            found, end = _recent(rocks, stream, head, following, (limit - len(page), PAGE_BYTES - size))
+        if not found and old is not None and (old.is_there or head.moving >= following):
+            bounds = (limit - len(page), PAGE_BYTES - size)
             log = log_name(stream.name, head.token)
-            found = old.span(stream.tenant, log, range(following, end + 1), limit - len(page), PAGE_BYTES - size)
-        page += [(event.seq, EventRecord(event.kind, event.time_ms, event.payload)) for event in found]
-        size += sum(len(event.payload) for event in found)
-        following, from_history = end + 1, True
+            earlier = old.span(stream.tenant, log, range(following, end + 1), *bounds)
+            found = [(event.seq, EventRecord(event.kind, event.time_ms, event.payload)) for event in earlier]
+            from_history = True
+        page += found
+        size += sum(len(event.payload) for _, event in found)
+        following = end + 1
     return page, from_history
 
 
-def _recent(rocks: Rocks, stream: Stream, start: int, limit: int, max_bytes: int) -> Page:
-    """Events in RocksDB from number `start` on."""
+def _recent(rocks: Rocks, stream: Stream, head: StreamRecord, start: int, bounds: tuple[int, int]) -> tuple[Page, int]:
+    """Events in RocksDB from number `start` on up to a gap, the last one, or these bounds; and the number that it reaches.
+
+    None: RocksDB lacks the events up to this number. A gap is where events left that were in a copy of the box only in part.
+    """
+    limit, max_bytes = bounds
     page: Page = []
     size = 0
     with contextlib.closing(rocks.scan(FAMILY, stream.events, start=keys.number(start))) as found:
         for key, stored in found:
-            page.append((int.from_bytes(key[-8:], "big"), decode(EventRecord, stored)))
+            number = int.from_bytes(key[-8:], "big")
+            if number != start + len(page) or number > head.last:
+                return page, start + len(page) - 1 if page else min(number - 1, head.last)
+            page.append((number, decode(EventRecord, stored)))
             size += len(stored)
             if len(page) == limit or size >= max_bytes:
                 break
-    return page
+    return page, page[-1][0] if page else head.last
 
 
 def _encoded(events: Sequence[EventRecord]) -> list[bytes]:

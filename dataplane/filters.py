@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from itertools import chain
+from types import MappingProxyType
 from typing import Literal, TypeAlias, cast
 
 import msgspec
@@ -87,12 +88,14 @@ def matches(filter: Filter, attributes: Mapping[str, Attribute]) -> bool:  # noq
     return is_number(found) and ORDER[filter.type](float(cast(float, found)), filter.bound)
 
 
-ORDER: Mapping[str, Callable[[float, float], bool]] = {
-    "gt": lambda found, bound: found > bound,
-    "gte": lambda found, bound: found >= bound,
-    "lt": lambda found, bound: found < bound,
-    "lte": lambda found, bound: found <= bound,
-}
+ORDER: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
+    {
+        "gt": lambda found, bound: found > bound,
+        "gte": lambda found, bound: found >= bound,
+        "lt": lambda found, bound: found < bound,
+        "lte": lambda found, bound: found <= bound,
+    }
+)
 
 
 def check_attributes(attributes: object, *, param: str = "attributes") -> dict[str, Attribute]:

@@ -13,8 +13,9 @@
 In the keeper's thread, or in that of whoever holds the keeper: one move at a time. What is in RocksDB stays as it is, so a crash
 loses nothing: places are in memory only, and shards and snapshots are written atomically.
 
-Order: memory is told under the collection's lock; then searches that began before are waited for, and only then are nodes masked
-and shards removed, in which these searches look.
+Which rows are meant is found out before, for only moves change places, nodes, groups and slots; the lock is held for the change
+alone. Order: memory is told under the collection's lock; then searches that began before are waited for, and only then are
+nodes masked and shards removed, in which these searches look.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from dataplane.room import MERGE_ROWS, SPARE_SHARE, Room
 from dataplane.shards import ShardMeta, ShardRows
 from dataplane.table import FRESH, HOT, LOOSE, WARM, Slots, Table
 
+MOVE_ROWS = 8192  # that get another place at a time: the lock is held meanwhile
 MASKED_SHARE = 0.3  # of rows that have ended, from which it is worth to forget them
 
 
@@ -102,7 +104,8 @@ class Moves:
     def into_delta(self, collection: Collection) -> None:
         """All loose rows of a collection that has become small become fresh: it is scanned as a whole."""
         self._memory.took(collection.delta.growth(collection.counts()[LOOSE]))
-        view = collection.table.view()
+        with collection.lock:
+            view = collection.table.view()
         loose = view.rows[np.flatnonzero((view.place == LOOSE) & view.alive)]
         rows, vectors = collection.stored_vectors(loose)
         with collection.lock:
@@ -126,9 +129,11 @@ class Moves:
 
     def drop_graph(self, collection: Collection) -> None:
         """Hot rows become loose, and there is no graph."""
-        hot = np.flatnonzero(collection.table.view().place == HOT)
         with collection.lock:
-            collection.table.move(hot, LOOSE)
+            view = collection.table.view()
+        hot = np.flatnonzero(view.place == HOT)  # only a move makes others hot
+        _move(collection, hot, LOOSE)
+        with collection.lock:
             collection.graph = None
         collection.readers.wait_for_earlier()
         self._due.of(collection).snapshot_seq = -1  # a snapshot of the old graph is as large as that was
@@ -153,8 +158,9 @@ class Moves:
         """Exchange warm rows with hot ones, as many, by building the graph anew."""
         self.demote(collection, collection.table.view().slots_of(colder))
         with collection.lock:
-            slots = collection.table.view().slots_of(hotter)
-            collection.table.move(slots[slots >= 0], LOOSE)
+            view = collection.table.view()
+        slots = view.slots_of(hotter)
+        _move(collection, slots[slots >= 0], LOOSE)
         self.drop_graph(collection)
         collection.graph = self._reserved_graph(collection)
         self._counts.promoted += len(hotter)
@@ -185,11 +191,10 @@ class Moves:
     def _make_warm(self, collection: Collection, rows: NDArray[np.uint64]) -> None:
         with collection.lock:
             view = collection.table.view()
-            slots = view.slots_of(rows)
-            slots = slots[slots >= 0]
-            was_hot = slots[view.place[slots] == HOT]
-            nodes = view.node[was_hot].tolist()
-            collection.table.move(slots, WARM)
+        slots = view.slots_of(rows)
+        slots = slots[slots >= 0]
+        nodes = view.node[slots[view.place[slots] == HOT]].tolist()
+        _move(collection, slots, WARM)
         collection.readers.wait_for_earlier()
         if collection.graph is not None:
             for node in nodes:
@@ -235,11 +240,12 @@ class Moves:
 
     def abandon_shard(self, collection: Collection, name: str, why: str) -> None:
         """Remove a shard, and say `why` if it was damaged. Its rows are read from RocksDB."""
-        view, groups = collection.table.view(), collection.shards.numbers_of(name)
+        groups = collection.shards.numbers_of(name)
+        with collection.lock:
+            view = collection.table.view()
         inside = np.flatnonzero((view.group >= groups.start) & (view.group < groups.stop))
         warm = inside[view.place[inside] == WARM]
-        with collection.lock:
-            collection.table.move(warm, LOOSE)
+        _move(collection, warm, LOOSE)
         collection.readers.wait_for_earlier()  # they look for rows in these groups
         with collection.lock:
             collection.table.set_groups(inside, -1)
@@ -263,7 +269,8 @@ class Moves:
             slots, count = np.flatnonzero(view.alive), len(view)
             table, attributes = old.kept(slots), collection.attributes.keep(slots)
             while not self._exchanged(collection, table, attributes, count):
-                rows = old.view().rows[count:]
+                with collection.lock:
+                    rows = old.view().rows[count:]
                 table.follow(old, count, count + len(rows))
                 found = collection.row_records(rows.tolist())
                 # Without a record it is ended, or about to be.
@@ -308,3 +315,10 @@ class Moves:
         self.drop_graph(collection)
         snapshot.remove(collection.folder)
         self.compact_table(collection, share=0)
+
+
+def _move(collection: Collection, slots: Slots, place: int) -> None:
+    """Rows have another place, part by part. A search sees each of them at one place, before and after."""
+    for start in range(0, len(slots), MOVE_ROWS):
+        with collection.lock:
+            collection.table.move(slots[start : start + MOVE_ROWS], place)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from rocksdict import (
@@ -47,7 +48,7 @@ from dataplane.synced import SyncedMark
 FAMILIES = ("rows", "vectors", "index", "dead", "meta", "state", "events")
 SYNCED = "synced"
 _BLOOM_BITS = 10
-_BLOCK_BYTES = {"vectors": 16 << 10}
+_BLOCK_BYTES = MappingProxyType({"vectors": 16 << 10})
 _MIN_MEMORY = 8 << 20
 MANIFEST_BYTES = 256 << 10
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 from msgspec import Struct
@@ -24,12 +26,14 @@ Mask = NDArray[np.bool_]
 Slots = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
-TIERS: dict[tuple[bool, bool], tuple[Tier, ...]] = {
-    (False, False): (),
-    (True, False): ("hot",),
-    (False, True): ("warm",),
-    (True, True): ("hot", "warm"),
-}
+TIERS: Mapping[tuple[bool, bool], tuple[Tier, ...]] = MappingProxyType(
+    {
+        (False, False): (),
+        (True, False): ("hot",),
+        (False, True): ("warm",),
+        (True, True): ("hot", "warm"),
+    }
+)
 FUSED = 4  # times as many rows of each list are fused as are wanted
 LOCATED = 50
 

@@ -117,12 +117,12 @@ class DataPlane:
 
     def _load(self) -> None:
         self.cold.load()
-        self.old_events.open()
         for tenant, record in list(stored_collections(self.rocks)):
             collection = self._made(tenant, record)
             collection.load()
             self._collections[tenant, record.name] = collection
         self._remove_stray_folders()
+        self.old_events.open()
 
     def _made(self, tenant: str, record: CollectionRecord) -> Collection:
         folder = self.folder / "derived" / _folder_name(tenant, record.number)

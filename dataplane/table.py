@@ -114,7 +114,8 @@ class Table:
         self._sketches = np.empty((words, 0), np.uint64)
         self._ids = bytearray()
         self._counts = [0, 0, 0, 0]
-        self._view: TableView | None = None  # until rows come, end or move
+        self._version = 0  # other when rows have come, ended or moved
+        self._view: tuple[int, TableView] | None = None
         self._places_seen = False  # whether some view shares the column of places
         self._late: list[Slots] | None = None  # slots whose row has ended since `watch`
         self.ended = 0  # slots whose row has ended
@@ -134,12 +135,13 @@ class Table:
 
     def view(self) -> TableView:
         """The columns as they are now."""
-        if (view := self._view) is not None:
-            return view
+        version, cached = self._version, self._view
+        if cached is not None and cached[0] == version:
+            return cached[1]
         count = self._count
         columns = self._columns
         self._places_seen = True
-        self._view = TableView(
+        view = TableView(
             rows=columns["rows"][:count],
             alive=columns["alive"][:count],
             place=columns["place"][:count],
@@ -151,7 +153,8 @@ class Table:
             squares=columns["squares"][:count],
             counts=tuple(self._counts),
         )
-        return self._view
+        self._view = version, view  # who asks without the lock may come too late: then it is nobody else's
+        return view
 
     def growth(self, count: int) -> int:
         """About how many bytes of memory `count` more rows take, ids aside."""
@@ -190,7 +193,7 @@ class Table:
             columns["id_end"][slot] = len(self._ids)
         self._count = end
         self._counts[FRESH] += len(rows)
-        self._view = None
+        self._version += 1
         return np.arange(start, end)
 
     def _grow(self, needed: int) -> None:
@@ -227,14 +230,14 @@ class Table:
             self._places_seen = False
         self._columns["place"][slots] = place
         self._counts[place] += int(np.count_nonzero(self._columns["alive"][slots]))
-        self._view = None
+        self._version += 1
 
     def _count_out(self, slots: Slots) -> None:
         """Live rows leave the places where they are counted."""
         places = self._columns["place"][slots][self._columns["alive"][slots]]
         for place, count in enumerate(np.bincount(places, minlength=4).tolist()):
             self._counts[place] -= count
-        self._view = None
+        self._version += 1
 
     def set_nodes(self, slots: Slots, nodes: NDArray[np.int64]) -> None:
         """The nodes of rows in the graph."""
@@ -313,7 +316,8 @@ class Table:
         self.ended += int(len(slots) - np.count_nonzero(alive))
         for place, count in enumerate(np.bincount(self._columns["place"][new][alive], minlength=4).tolist()):
             self._counts[place] += count
-        self._count, self._view = end, None
+        self._count = end
+        self._version += 1
 
     def _take_ids(self, old: Table, slots: Slots) -> Slots:
         """Add the ids of slots that lie near each other. Returns the length of each, bytes."""

@@ -14,6 +14,7 @@ is wrong as values, the others as sentences.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Iterator
@@ -146,15 +147,18 @@ def _vectors(collection: Collection) -> list[str]:
 def without_vector(collection: Collection) -> list[int]:
     """Rows that have no vector of the right length."""
     rocks, scope, size = collection.rocks, collection.scope, 4 * collection.dimensions
-    whole = (key for key, value in rocks.scan("vectors", scope) if len(value) == size)
-    have, lost = next(whole, None), []
-    for key, _ in rocks.scan("rows", scope):  # both are in the order of their numbers
-        while have is not None and have < key:
-            have = next(whole, None)
-        if have != key:
-            row, vector = int.from_bytes(key[-8:], "big"), rocks.get("vectors", key)
+    lost = []
+    with contextlib.closing(rocks.scan("vectors", scope)) as found:
+        whole = (key for key, value in found if len(value) == size)
+        have = next(whole, None)
+        for key, _ in rocks.scan("rows", scope):  # both are in the order of their numbers
+            while have is not None and have < key:
+                have = next(whole, None)
+            if have == key:
+                continue
+            vector = rocks.get("vectors", key)
             if (vector is None or len(vector) != size) and rocks.get("rows", key) is not None:
-                lost.append(row)
+                lost.append(int.from_bytes(key[-8:], "big"))
     return lost
 
 

@@ -33,7 +33,9 @@ Rows and bytes by tier, memory against its cap, what waits, and what failed. Exi
 """
 VERIFY = """\
 Compare index, graph, shards and full text with the rows, files with their checksums, and the archive's manifest with its
-objects. Exit code 0 when nothing is wrong, or nothing any more; 1 when something is.
+objects. With --repair, what is derived is made anew. A damaged file of the history (old events of logs) cannot be: it is
+discarded, and named; restore it first if a backup or the archive has it. Exit code 0 when nothing is wrong, or nothing any more;
+1 when something is.
 """
 BACKUP = """\
 Copy everything, the library's files included, into DIR, which must be new or empty, while the daemon goes on. On the same disk
@@ -71,8 +73,11 @@ def add_arguments(subparsers: Any) -> None:
     status = action("status", "rows and bytes by tier, memory, backlog", STATUS)
     status.add_argument("--watch", action="store_true", help="again every second, until ctrl-C")
     verify = action("verify", "look for what is wrong, and repair it", VERIFY)
-    verify.add_argument("--repair", action="store_true", help="make anew what is wrong")
+    verify.add_argument(
+        "--repair", action="store_true", help="make anew what is wrong; discard what is damaged of the history"
+    )
     verify.add_argument("--deep", action="store_true", help="read all state, and every object of the archive, too")
+    verify.add_argument("--backup", metavar="DIR", type=Path, help="look at this backup instead, every byte of it")
     backup = action("backup", "back everything up while it runs", BACKUP)
     backup.add_argument("folder", metavar="DIR", type=Path, help="a new or empty folder, best on another disk")
     restore = action("restore", "bring a lost data plane back", RESTORE)
@@ -128,10 +133,29 @@ def _watch(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
+    if args.backup is not None:
+        return _verify_backup(args)
     with progress() as told:
         found = place_of(args).perform(VerifyBody(deep=args.deep, repair=args.repair), told)
     out(json.dumps(found, indent=2) if args.json else dataview.verified(found))
     return exits.FAILED if found["problems"] else exits.OK
+
+
+def _verify_backup(args: argparse.Namespace) -> int:
+    from acu.commands.datarestore import backup_problems
+
+    if args.repair:
+        raise DataError("a backup cannot be repaired: make another one")
+    with progress() as told:
+        problems = backup_problems(args.backup, told)
+    if args.json:
+        out(json.dumps({"problems": problems}, indent=2))
+    else:
+        out(
+            "\n".join(f"wrong: {printable(one)}" for one in problems)
+            or f"{printable(str(args.backup))}: nothing is wrong"
+        )
+    return exits.FAILED if problems else exits.OK
 
 
 def _backup(args: argparse.Namespace) -> int:

@@ -43,6 +43,14 @@ def from_backup(folder: Path, config: DataPlaneConfig, told: Told) -> dict[str, 
     }
 
 
+def backup_problems(folder: Path, told: Told) -> list[str]:
+    """What is wrong with a backup, a sentence each. Raises DataError where there is none."""
+    from dataplane import backup
+
+    with data_errors():
+        return backup.check_backup(folder, progress=lambda done, total: told("checking", done, total))
+
+
 def from_bucket(config: DataPlaneConfig, told: Told) -> dict[str, Any]:
     """Fill the configured folder from the archive. Raises DataError; it is run again then, and begins anew."""
     with data_errors():

@@ -79,6 +79,7 @@ def test_nothing_is_lost_while_the_server_is_dead_and_the_box_comes_back(
     monkeypatch.setattr(cold, "RETRY_FIRST_S", 0.2)
     monkeypatch.setattr(cold, "RETRY_MOST_S", 1.0)
     monkeypatch.setattr(outage, "STEADY_S", 1.0)
+    monkeypatch.setattr(outage, "SIZES", {NOTES: 1800, MARKS: 300})
     monkeypatch.setattr(outage, "tune_process", lambda: None)  # it is for a process of its own
     monkeypatch.setattr(sys, "argv", ["outage", "--seconds", "3", "--json", "--dir", str(tmp_path)])
     status = outage.main()
@@ -214,20 +215,20 @@ async def test_an_archive_that_lost_doubled_or_kept_something_is_seen(tmp_path: 
     tenant.create("notes", 1)
     tenant.upsert(1, ids(0, 50))
     await Archiver(rocks, target).archive()
-    assert await archive_problems(target, rocks) == ([], 50)
+    assert await archive_problems(target, rocks, tmp_path) == ([], 50)
     tenant.upsert(1, ids(50, 3))
-    lost, _ = await archive_problems(target, rocks)
+    lost, _ = await archive_problems(target, rocks, tmp_path)
     assert "archive: 3 keys of rows differ: 3 lost, 0 that the box lacks" in lost
     await Archiver(rocks, target).archive()
     tenant.delete(1, ids(0, 2))
-    kept, _ = await archive_problems(target, rocks)
+    kept, _ = await archive_problems(target, rocks, tmp_path)
     assert "archive: 2 keys of index differ: 0 lost, 2 that the box lacks" in kept
     await Archiver(rocks, target).archive()
     await target.put_new("segments/loose.parquet", b"nobody's")
-    loose, rows = await archive_problems(target, rocks)
+    loose, rows = await archive_problems(target, rocks, tmp_path)
     assert (loose, rows) == (["segments/loose.parquet is in the bucket, and no manifest names it"], 51)
     segment = next((await shelf(target)).whole[0].manifest.segments())
     await target.put(segment.name, b"\0" * segment.size)
     with pytest.raises(ChecksumMismatch, match=segment.sha256):
-        await archive_problems(target, rocks)
+        await archive_problems(target, rocks, tmp_path)
     rocks.close()

@@ -11,7 +11,7 @@ import pytest
 
 from dataplane.bucket import Bucket
 from dataplane.cold_config import ColdConfig
-from dataplane.errors import BucketUnreachable, DataPlaneError, InvalidInput, NotFound, VersionConflict
+from dataplane.errors import BucketUnreachable, InvalidInput, NotFound, VersionConflict
 from tests.dataplane.seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, Seaweed
 
 
@@ -48,12 +48,10 @@ async def test_of_many_who_put_a_new_name_one_wins(bucket: Bucket) -> None:
     assert await names(bucket, "a") == {"a/b.bin": 1000}
 
 
-async def test_what_was_put_is_read_whole_and_in_ranges(bucket: Bucket) -> None:
+async def test_what_was_put_is_read_whole(bucket: Bucket) -> None:
     await bucket.put("x", b"first")
     await bucket.put("x", memoryview(b"0123456789"))
     assert bytes(await bucket.get("x")) == b"0123456789"
-    assert bytes(await bucket.get_range("x", 3, 4)) == b"3456"
-    assert bytes(await bucket.get_range("x", 8, 100)) == b"89"
 
 
 async def test_a_replacement_needs_the_version_that_was_seen(bucket: Bucket) -> None:
@@ -71,7 +69,7 @@ async def test_a_replacement_needs_the_version_that_was_seen(bucket: Bucket) -> 
 
 
 async def test_what_is_not_there_is_not_found_and_can_be_deleted(bucket: Bucket) -> None:
-    for reading in (bucket.get("no"), bucket.get_range("no", 0, 1), bucket.etag("no")):
+    for reading in (bucket.get("no"), bucket.etag("no")):
         with pytest.raises(NotFound, match="no is not in"):
             await reading
     await bucket.put("yes", b"1")
@@ -90,12 +88,6 @@ async def test_a_listing_has_its_folder_only(bucket: Bucket) -> None:
 async def test_a_check_leaves_nothing_behind(bucket: Bucket) -> None:
     await bucket.check()
     assert await names(bucket, "") == {}
-
-
-async def test_a_range_beyond_the_end_is_refused(bucket: Bucket) -> None:
-    await bucket.put("x", b"123")
-    with pytest.raises(DataPlaneError):
-        await bucket.get_range("x", 10, 1)
 
 
 async def test_a_folder_is_closed_to_others(tmp_path: Path) -> None:

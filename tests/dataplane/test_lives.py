@@ -43,7 +43,8 @@ async def test_a_caller_who_gives_up_leaves_the_collection_made_or_dropped_whole
 
 
 async def test_searches_of_a_collection_that_is_dropped_end_well_or_say_that_it_is_gone(tmp_path: Path) -> None:
-    found = vectors(2000)
+    found, ids = vectors(2000), {f"r{number}" for number in range(2000)}
+    answered: list[int] = []
     async with opened(config(tmp_path)) as plane:
         for _ in range(3):
             await filled(plane, found)
@@ -59,13 +60,16 @@ async def test_searches_of_a_collection_that_is_dropped_end_well_or_say_that_it_
                 await asyncio.sleep(number * 0.001)
                 query = SearchQuery(vector=found[number], text="note", exact=number % 2 == 0)
                 with contextlib.suppress(NotFound):
-                    await plane.search(TENANT, NAME, query)
+                    hits = (await plane.search(TENANT, NAME, query)).hits
+                    assert {hit.id for hit in hits} <= ids
+                    answered.append(number)
 
             async with asyncio.TaskGroup() as group:
                 for number in range(40):
                     group.create_task(search(number))
                 await asyncio.sleep(0.01)
                 await plane.drop_collection(TENANT, NAME)
+    assert answered
 
 
 async def test_a_collection_that_is_made_again_has_nothing_of_the_old_one(tmp_path: Path) -> None:

@@ -8,19 +8,39 @@ from dataplane.memory import MIB, Memory, collections_share, memory_bytes, rocks
 
 def test_what_is_kept_back_for_tables_only_tables_take() -> None:
     memory = Memory(1000)
-    memory.counted(600, 100)
+    memory.counted(600, 100, 0)
     assert memory.free == 300
     assert memory.take(300)
     assert not memory.take(1)
     memory.took(100)
     assert memory.free == -100
-    memory.counted(1000, 0)
+    memory.counted(1000, 0, memory.taken)
     assert memory.free == 0
+
+
+def test_what_is_taken_while_the_sum_is_made_is_not_forgotten() -> None:
+    memory = Memory(1000)
+    memory.took(100)
+    before = memory.taken
+    assert memory.take(50)
+    memory.counted(300, 0, before)  # the 50 are not in it
+    assert memory.free == 650
+    memory.counted(350, 0, memory.taken)
+    assert memory.free == 650
+
+
+def test_of_two_who_count_at_once_the_last_one_decides_whichever_that_is() -> None:
+    for first, last in (((100, 0), (150, 50)), ((150, 50), (100, 0))):
+        memory = Memory(1000)
+        memory.took(50)
+        for used, taken in (first, last):  # a sum of before the 50, and one of after
+            memory.counted(used, 0, taken)
+        assert memory.free == 850
 
 
 def test_a_smaller_cap_counts_at_once() -> None:
     memory = Memory(1000)
-    memory.counted(600, 0)
+    memory.counted(600, 0, 0)
     memory.cap = 500
     assert memory.free == -100
     assert not memory.take(0)
@@ -28,7 +48,7 @@ def test_a_smaller_cap_counts_at_once() -> None:
 
 def test_two_threads_never_take_the_same_bytes() -> None:
     memory, taken = Memory(10_000), [0, 0]
-    memory.counted(0, 0)
+    memory.counted(0, 0, 0)
 
     def take(who: int) -> None:
         while memory.take(1):

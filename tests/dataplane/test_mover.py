@@ -10,15 +10,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dataplane import departures, mover
+from dataplane.archive_restore import restore
+from dataplane.bucket import Bucket
 from dataplane.clock import now_ms
 from dataplane.errors import Damaged
 from dataplane.records import EventRecord, StreamRecord, decode, encode
+from dataplane.rocks import Rocks
 from dataplane.store import opened
 from tests.dataplane.logs import NEVER_MS, Logs, event, expected, logs
 from tests.dataplane.planes import config
@@ -283,16 +287,24 @@ async def test_events_that_left_between_two_looks_at_the_database_are_found_in_t
     async with logs(tmp_path) as box:
         await box.fill("a", "s", 50)
         ((key, stored),) = box.rocks.scan("state", b"")
+        early = list(box.rocks.scan("events", b""))[:20]
         await box.mover.round()
         await box.fill("a", "s", 20, first=51, time_ms=NEVER_MS)
         batch = box.rocks.batch()
         batch.put("state", key, encode(replace(decode(StreamRecord, stored), last=70)))  # and none that moved
+        for number, (event_key, value) in enumerate(early, 1):
+            batch.put("events", event_key, value)
+            assert int.from_bytes(event_key[-8:], "big") == number
         box.rocks.write(batch)
         assert [seq for seq, _ in await box.read("a", "s")] == list(range(1, 71))
+        assert [seq for seq, _ in await box.read("a", "s", page=9)] == list(range(1, 71))
         await box.fill("a", "s", 5, first=71)
         monkeypatch.setattr(mover, "MANY_EVENTS", 1)
+        assert await box.mover.round() == 20
+        assert [seq for seq, _ in await box.read("a", "s")] == list(range(1, 76))
         assert await box.mover.round() == 25
         assert [seq for seq, _ in await box.read("a", "s")] == list(range(1, 76))
+        assert (box.in_rocks(), box.in_history()) == (0, 75)
 
 
 async def test_readers_see_each_event_once_while_everything_moves_and_is_trimmed(
@@ -354,6 +366,34 @@ async def test_a_step_that_fails_is_told_and_tried_again(tmp_path: Path, monkeyp
                 await asyncio.sleep(0.02)
             while plane.status().history.problems:
                 await asyncio.sleep(0.02)
+
+
+async def test_an_archive_that_was_made_while_events_moved_gives_every_one_of_them_back(tmp_path: Path) -> None:
+    settings_ = msgspec.structs.replace(config(tmp_path / "data"), archive_every_s=None)
+    async with opened(settings_) as plane:
+        for tenant in ("a", "b"):
+            await plane.state.append(tenant, "s", [event(tenant, "s", number) for number in range(1, 201)])
+        archiving = asyncio.create_task(plane.cold.archive_now())
+        while not archiving.done():
+            await plane.mover.round()
+            last = await plane.state.last_seq("a", "s")
+            await plane.state.append("a", "s", [event("a", "s", last + 1)], wait="visible")
+            await asyncio.sleep(0.2)  # an archive that finds the history changed each time gives up
+        await archiving
+    again = tmp_path / "again"
+    again.mkdir()
+    rocks = Rocks.open(again / "rocks", memory_bytes=16 << 20)
+    await restore(Bucket(settings_.cold, tmp_path / "data-cold"), rocks, None, again)
+    rocks.close()
+    async with logs(again) as box:
+        for _ in range(2):
+            assert await box.read("b", "s") == expected("b", "s", 1, 200)
+            last = await box.state.last_seq("a", "s")
+            assert last >= 200
+            assert await box.read("a", "s") == expected("a", "s", 1, last)
+            await box.fill("a", "s", 3, first=last + 1)
+            await box.mover.round()
+        assert box.old.damaged() == {}
 
 
 STEPS = st.lists(

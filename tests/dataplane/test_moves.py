@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dataplane import snapshot
-from dataplane.table import LOOSE
+from dataplane.attributes import AttributeColumns
+from dataplane.errors import Unavailable
+from dataplane.filters import Comparison
+from dataplane.graph import Graph
+from dataplane.table import LOOSE, Table
 from tests.dataplane.keeping import (
     COUNT,
     QUERY,
@@ -178,3 +183,131 @@ def test_a_row_that_loses_its_vector_while_it_is_loose_leaves_memory(hot: Stille
     assert hot.work() < 30
     assert hot.counts == (0, COUNT - 1, 0, 0)
     assert [where for where, _ in hot.problems()] == ["rows"]
+
+
+# Beside the writer
+
+
+def without_lock(
+    still: Stilled, call: Callable[..., Any], then: Callable[[], None] | None = None
+) -> Callable[..., Any]:
+    """The call, which must not be made under the lock, and what happens before it returns."""
+
+    def checked(*args: Any) -> Any:
+        assert not still.collection.lock.locked()
+        found = call(*args)
+        if then is not None:
+            then()
+        return found
+
+    return checked
+
+
+def test_what_is_written_while_the_table_is_made_anew_is_there_afterwards(
+    hot: Stilled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hot.delete([f"r{n}" for n in range(200)])
+    rounds = iter([(COUNT, 200), (COUNT + 200, 50), (COUNT + 250, 1)])
+    view = hot.view  # of a search that goes on
+
+    def writing() -> None:
+        """Rows come, among them one that goes at once and one that replaces another; and some go."""
+        if (more := next(rounds, None)) is None:
+            return
+        start, count = more
+        hot.upsert(STORED[start : start + count], start)
+        hot.delete([f"r{start}", f"r{start - COUNT + 300}"])
+        hot.upsert(STORED[700:701], 700)
+
+    monkeypatch.setattr(Table, "kept", without_lock(hot, Table.kept, writing))
+    monkeypatch.setattr(Table, "follow", without_lock(hot, Table.follow, writing))
+    monkeypatch.setattr(AttributeColumns, "keep", without_lock(hot, AttributeColumns.keep))
+    hot.keeper.moves.compact_table(hot.collection, share=0)
+    assert next(rounds, None) is None
+    alive = np.arange(COUNT + 251) >= 200
+    alive[[COUNT, COUNT + 200, COUNT + 250, 300, 500, 550]] = False
+    assert len(hot.view.table) == COUNT - 200 + 251 + 3, "rows that ended meanwhile keep their slots"
+    assert hot.collection.table.live == np.count_nonzero(alive)
+    assert sorted(hot.view.table.rows[hot.view.table.alive].tolist()) == sorted(
+        hot.row(f"r{n}") for n in np.flatnonzero(alive)
+    )
+    assert len(hot.collection.attributes) == len(hot.view.table)
+    for n in (250, 700, COUNT - 1, COUNT + 1, COUNT + 249):
+        assert hot.ids(QUERY, filter=Comparison("eq", "n", n)) == [f"r{n}"]
+    assert hot.ids(QUERY, filter=Comparison("eq", "n", 300)) == []
+    assert view.id_of(0) == "r0"
+    hot.work()
+    right(hot, alive)
+
+
+def test_a_table_that_cannot_be_made_anew_stays_and_is_made_anew_the_next_time(
+    hot: Stilled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise Unavailable("the disk does not answer.", retry_after_s=1)
+
+    hot.delete([f"r{n}" for n in range(200)])
+    with monkeypatch.context() as patch:
+        patch.setattr(AttributeColumns, "keep", fail)
+        with pytest.raises(Unavailable):
+            hot.keeper.moves.compact_table(hot.collection, share=0)
+    assert len(hot.view.table) == COUNT
+    hot.delete(["r200"])
+    hot.keeper.moves.compact_table(hot.collection, share=0)
+    assert len(hot.view.table) == COUNT - 201
+    right(hot, np.arange(COUNT) > 200)
+
+
+def test_vectors_are_read_without_the_lock_when_a_collection_becomes_small(hot: Stilled) -> None:
+    hot.delete([f"r{n}" for n in range(1000)])
+    hot.keeper.moves.drop_graph(hot.collection)
+
+    def writing() -> None:
+        hot.upsert(STORED[COUNT : COUNT + 5], COUNT)
+        hot.delete(["r1000", f"r{COUNT}"])
+
+    read = hot.collection.stored_vectors
+    hot.collection.stored_vectors = without_lock(hot, read, writing)  # type: ignore[method-assign]
+    hot.keeper.moves.into_delta(hot.collection)
+    hot.collection.stored_vectors = read  # type: ignore[method-assign]
+    alive = np.arange(COUNT + 5) > 1000
+    alive[COUNT] = False
+    assert hot.counts == (int(alive.sum()), 0, 0, 0)
+    numbers = hot.view.delta.rows
+    assert (np.diff(numbers.astype(np.int64)) > 0).all()
+    assert hot.ids(STORED[1500], k=1) == ["r1500"]
+    right(hot, alive)
+
+
+def test_heat_is_copied_for_a_snapshot_without_the_lock(hot: Stilled, monkeypatch: pytest.MonkeyPatch) -> None:
+    hot.touch(["r5", "r5"])
+    monkeypatch.setattr("dataplane.moves.np.flatnonzero", without_lock(hot, np.flatnonzero))
+    hot.keeper.moves.save_snapshot(hot.collection)
+    loaded = snapshot.load(hot.collection.folder, Graph(DIMENSIONS, "cosine"))
+    assert loaded is not None
+    at = loaded.heat[0].tolist().index(hot.row("r5"))
+    assert loaded.heat[1, at - 1 : at + 2].tolist() == [1, 3, 1]
+
+
+def test_many_rows_move_part_by_part_and_searches_between_find_them_all(
+    hot: Stilled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dataplane.moves.MOVE_ROWS", 500)
+    moved: list[int] = []
+    move = Table.move
+
+    def noting(table: Table, slots: np.ndarray, place: int) -> None:
+        hot.collection.lock.release()  # as if a search had come just before
+        assert hot.ids(QUERY, exact=True) == exact(STORED[:COUNT], QUERY)
+        assert len(set(hot.ids(QUERY)) & set(exact(STORED[:COUNT], QUERY))) >= 9
+        hot.collection.lock.acquire()
+        moved.append(len(slots))
+        move(table, slots, place)
+
+    monkeypatch.setattr(Table, "move", noting)
+    hot.keeper.moves.demote(hot.collection, np.arange(600))
+    assert moved == [500, 100]
+    hot.keeper.moves.drop_graph(hot.collection)
+    assert moved == [500, 100, 500, 500, 200]
+    assert hot.counts == (0, 0, COUNT - 600, 600)
+    right(hot)

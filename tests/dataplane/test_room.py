@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dataplane.collection import Collection
 from dataplane.graph import node_bytes
 from dataplane.memory import Memory
 from dataplane.room import LEAST_SHARD_ROWS, MERGE_ROWS, RECORD_BYTES, RESERVE, SHARD_ROWS, SPARE_SHARE, Room
@@ -37,6 +38,20 @@ def test_what_is_free_is_what_nobody_takes_and_neither_tables_nor_a_shard_will_n
     room.memory.took(1000)
     assert room.memory.free == 64 * MIB - still.collection.nbytes - still.collection.growing - writing - 1000
     assert room.free_bytes() == 64 * MIB - still.collection.nbytes - still.collection.growing - writing
+
+
+def test_what_the_writer_takes_while_all_is_summed_is_not_free(still: Stilled) -> None:
+    memory = Memory(64 * MIB)
+    writing = room_of(still, 64 * MIB).shard_rows(still.collection) * ROW
+
+    def meanwhile() -> list[Collection]:
+        memory.took(1000)
+        return [still.collection]
+
+    room = Room(meanwhile, memory)
+    for _ in range(3):
+        free = 64 * MIB - still.collection.nbytes - still.collection.growing - writing
+        assert room.free_bytes() == free - 1000, "and what was taken before the sum counts once"
 
 
 def test_a_shard_has_as_many_rows_as_a_share_of_memory_holds_within_bounds(still: Stilled) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -56,7 +59,8 @@ def test_a_new_snapshot_replaces_the_old_one_and_leaves_nothing_of_it(tmp_path: 
     (tmp_path / ".tmp-0-graph-8.faiss").write_bytes(b"broken off")
     (tmp_path / "shard-1.parquet").write_bytes(b"not ours")
     snapshot.save(tmp_path, 9, graph(100), HEAT[:, :1])
-    assert names(tmp_path) == {"snapshot.json", "graph-9.faiss", "rows-9.npy", "heat-9.npy", "shard-1.parquet"}
+    parts = sorted(name.partition("-")[0] + Path(name).suffix for name in names(tmp_path))
+    assert parts == ["graph.faiss", "heat.npy", "rows.npy", "shard.parquet", "snapshot.json.json"]
     loaded = snapshot.load(tmp_path, LIKE)
     assert loaded is not None
     assert loaded.graph is not None
@@ -78,10 +82,10 @@ def test_a_removed_snapshot_is_gone(tmp_path: Path) -> None:
     assert names(tmp_path) == set()
 
 
-@pytest.mark.parametrize("which", ["snapshot.json", "graph-7.faiss", "rows-7.npy", "heat-7.npy"])
+@pytest.mark.parametrize("which", ["snapshot.json", "graph-7-*.faiss", "rows-7-*.npy", "heat-7-*.npy"])
 def test_whatever_is_cut_or_flipped_is_found_and_named(tmp_path: Path, which: str) -> None:
     snapshot.save(tmp_path, 7, graph(), HEAT)
-    path = tmp_path / which
+    (path,) = tmp_path.glob(which)
     whole = path.read_bytes()
     places = np.unique(np.linspace(0, len(whole) - 1, 60).astype(int)).tolist()
     damaged = [whole[:at] for at in places]
@@ -148,12 +152,78 @@ def test_a_snapshot_that_is_replaced_while_it_is_verified_is_no_problem(
     assert snapshot.verify(tmp_path) == []
 
 
-def test_what_cannot_be_written_leaves_the_old_snapshot(tmp_path: Path) -> None:
+@pytest.mark.parametrize("blocked", ["heat-8-00.npy", "rows-8-00.npy", "graph-8-00.faiss"])
+def test_what_cannot_be_written_leaves_the_old_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocked: str
+) -> None:
     snapshot.save(tmp_path, 7, graph(), HEAT)
-    (tmp_path / "heat-8.npy").mkdir()  # in the way of the last but one file
+    before = names(tmp_path)
+    monkeypatch.setattr("dataplane.snapshot.secrets.token_hex", lambda size: "00")
+    (tmp_path / blocked).mkdir()  # in the way
     with pytest.raises((Unavailable, StorageFull)):
         snapshot.save(tmp_path, 8, graph(), HEAT)
-    (tmp_path / "heat-8.npy").rmdir()
+    (tmp_path / blocked).rmdir()
+    assert names(tmp_path) == before
     loaded = snapshot.load(tmp_path, LIKE)
     assert loaded is not None
     assert loaded.seq == 7
+
+
+class Interrupted(Graph):
+    """`at` is called while it is being saved."""
+
+    at: Callable[[], None]
+
+    def save(self, path: Path) -> None:
+        self.at()
+        super().save(path)
+
+
+def interrupted(at: Callable[[], None]) -> Graph:
+    made = Interrupted(8, "dot")
+    made.add(np.arange(1, 31, dtype=np.uint64), STORED[:30])
+    made.at = at
+    return made
+
+
+def test_a_second_snapshot_of_the_same_change_that_breaks_off_leaves_the_first_whole(tmp_path: Path) -> None:
+    def full() -> None:
+        raise StorageFull("no room for it.")
+
+    snapshot.save(tmp_path, 7, graph(), HEAT)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(StorageFull):
+        snapshot.save(tmp_path, 7, interrupted(full), HEAT[:, :1])
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    loaded = snapshot.load(tmp_path, LIKE)
+    assert loaded is not None
+    assert (loaded.heat == HEAT).all()
+
+
+def test_a_kill_while_a_second_snapshot_of_the_same_change_is_written_loses_nothing(tmp_path: Path) -> None:
+    snapshot.save(tmp_path, 7, graph(), HEAT)
+    killed = os.fork()
+    if not killed:  # pragma: no cover - it is killed
+        snapshot.save(tmp_path, 7, interrupted(lambda: os.kill(os.getpid(), signal.SIGKILL)), HEAT[:, :1])
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(killed, 0)[1]) == -signal.SIGKILL
+    assert snapshot.verify(tmp_path) == []
+    loaded = snapshot.load(tmp_path, LIKE)
+    assert loaded is not None
+    assert (loaded.heat == HEAT).all()
+    snapshot.save(tmp_path, 7, graph(), HEAT)
+    assert len(names(tmp_path)) == 4, "what the kill left is gone"
+
+
+def test_a_second_snapshot_of_the_same_change_is_no_damage_while_it_is_written_and_replaces_the_first(
+    tmp_path: Path,
+) -> None:
+    snapshot.save(tmp_path, 7, graph(), HEAT)
+    problems: list[str] = []
+    snapshot.save(tmp_path, 7, interrupted(lambda: problems.extend(snapshot.verify(tmp_path))), HEAT[:, :1])
+    assert problems == []
+    loaded = snapshot.load(tmp_path, LIKE)
+    assert loaded is not None
+    assert loaded.graph is not None
+    assert (len(loaded.graph), loaded.heat.tolist()) == (30, HEAT[:, :1].tolist())
+    assert len(names(tmp_path)) == 4

@@ -483,6 +483,7 @@ async def test_damage_and_newer_formats_are_named_and_cost_their_own_record_only
     store: StateStore, rocks: Rocks
 ) -> None:
     await store.put("t", "k", "good", b"v")
+    await store.append("t", "s", events(1))
     batch = rocks.batch()
     tenant = keys.tenant_prefix("t")
     batch.put("state", tenant + keys.counted_name("k", "kind") + b"garbage", b"\x01\xc1")

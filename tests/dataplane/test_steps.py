@@ -11,7 +11,7 @@ import pytest
 from dataplane import snapshot, steps
 from dataplane.collection import FLAT_ROWS
 from dataplane.room import MERGE_ROWS, SHARD_SHARE
-from dataplane.table import FRESH, HOT, LOOSE, WARM
+from dataplane.table import FRESH, HOT, LOOSE, WARM, heat_of
 from tests.dataplane.keeping import (
     COUNT,
     NODE,
@@ -272,3 +272,24 @@ def test_a_snapshot_is_written_when_enough_has_changed_or_it_is_quiet(hot: Still
     due.snapshot_at -= 2 * steps.SNAPSHOT_EVERY_S
     assert step(hot), "a sixth of the graph has changed"
     assert hot.keeper.counts.snapshots == before + 2
+
+
+def test_heat_is_reckoned_without_the_lock(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reckoned: list[int] = []
+
+    def unlocked(accesses: np.ndarray, hours: np.ndarray) -> np.ndarray:
+        assert not made.collection.lock.locked()
+        reckoned.append(len(accesses))
+        return heat_of(accesses, hours)
+
+    monkeypatch.setattr(steps, "heat_of", unlocked)
+    with heated(prepared, tmp_path / "hot") as made:
+        made.keeper.moves.demote(made.collection, np.arange(20))
+        warm_up(made, [f"r{n}" for n in range(20)])
+        due_again(made)
+        assert made.keeper.steps.promote(made.collection)
+        assert made.counts == (0, COUNT, 0, 0)
+        made.keeper.memory_bytes = made.collection.nbytes - 300 * NODE
+        assert made.keeper.steps.shrink(made.collection)
+        assert made.places([f"r{n}" for n in range(20)]) != [WARM] * 20
+    assert reckoned == [COUNT, COUNT]

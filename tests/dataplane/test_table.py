@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
 
-from dataplane.table import FRESH, HOT, LOOSE, NEVER_MS, WARM, Table
+from dataplane.table import FRESH, HOT, LOOSE, NEVER_MS, WARM, Table, heat_of
 
 
 def table(count: int = 5, *, first: int = 10) -> Table:
@@ -128,7 +130,8 @@ def test_what_is_known_of_a_row_comes_along_when_the_table_is_made_anew() -> Non
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_any_sequence_of_changes_leaves_what_a_simple_model_has(seed: int) -> None:
+def test_any_sequence_of_changes_leaves_what_a_simple_model_has(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    monkeypatch.setattr("dataplane.table.SCANNED", 16)
     rng = np.random.default_rng(seed)
     made, model, next_row = Table(1), dict[int, tuple[str, int]](), 1
     for _ in range(120):
@@ -189,3 +192,72 @@ def test_a_table_of_some_slots_has_their_ids_however_long_they_are() -> None:
     kept.append(np.array([9], np.uint64), ["new"], [None], 1.0)
     assert kept.id(4) == "new"
     assert [made.kept(slots()).live, len(made.kept(slots()))] == [0, 0]
+
+
+def test_what_changes_while_a_table_is_made_anew_is_brought_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dataplane.table.SCANNED", 3)
+    old = table(8)
+    old.end(slots(0, 5))
+    old.watch()
+    old.end(slots(1))  # after the look at who is alive, before they are copied
+    kept = old.kept(slots(1, 2, 3, 4, 6, 7))
+    old.end(slots(2, 7))
+    add(old, 600, 100)  # its columns become others
+    old.set_sketches(slots(9), np.array([[7]], np.uint64), np.ones(1, np.float32), np.ones(1, np.float32))
+    old.move(slots(9), LOOSE)
+    old.end(slots(8))
+    kept.follow(old, 8, 600)
+    old.end(slots(3, 10))
+    kept.follow(old, 600, 608)
+    old.end(slots(607))
+    kept.end_late(old)
+    new, before = kept.view(), old.view()
+    live, was = np.flatnonzero(new.alive), np.flatnonzero(before.alive)
+    assert new.rows[live].tolist() == before.rows[was].tolist()
+    assert [kept.id(int(slot)) for slot in live] == [old.id(int(slot)) for slot in was]
+    assert new.place[live].tolist() == before.place[was].tolist()
+    assert new.sketches[0, new.slots_of(before.rows[9:10])].tolist() == [7]
+    assert (kept.live, kept.ended, new.counts) == (old.live, len(kept) - old.live, before.counts)
+
+
+def test_after_it_was_made_anew_nobody_notes_who_ends() -> None:
+    old = table(4)
+    old.watch()
+    old.end(slots(1))
+    old.unwatch()
+    old.end(slots(2))
+    kept = old.kept(slots(0, 3))
+    kept.end_late(old)
+    assert kept.view().rows.tolist() == [10, 16]
+
+
+def test_to_make_a_table_anew_takes_little_more_than_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dataplane.table.SCANNED", 1024)
+    made = Table(4)
+    made.append(
+        np.arange(20_000, dtype=np.uint64), [f"a document's id {n:020d}" for n in range(20_000)], [None] * 20_000, 0.0
+    )
+    tracemalloc.start()
+    try:
+        kept = made.kept(np.arange(20_000))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert kept.id(19_999) == made.id(19_999)
+    assert peak < 1.5 * kept.nbytes
+
+
+def test_a_view_that_was_overtaken_by_a_change_is_nobody_elses() -> None:
+    class Overtaken(dict[str, Any]):
+        """Rows come while a view is taken without the lock."""
+
+        def __getitem__(self, name: str) -> Any:
+            if name == "squares" and made._columns is self:
+                made._columns = dict(self)
+                add(made, 1, 100)
+            return super().__getitem__(name)
+
+    made = table(2)
+    made._columns = Overtaken(made._columns)
+    assert made.view().rows.tolist() == [10, 12]
+    assert made.view().rows.tolist() == [10, 12, 100]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dataplane import keys, records
+from dataplane import verify as verifying
 from dataplane.errors import Damaged, StorageFull
 from dataplane.records import RowRecord
 from dataplane.store import opened
@@ -45,6 +48,14 @@ def still(prepared: Path, tmp_path: Path) -> Iterator[Stilled]:
         made.index_text()
         assert made.counts == (100, 1200, 0, 100)
         yield made
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that there are many."""
+    monkeypatch.setattr(verifying, "RANGE", 100)
+    monkeypatch.setattr(verifying, "PARTS", 64)
+    monkeypatch.setattr(verifying, "LOCKED_ROWS", 70)
 
 
 def key(still: Stilled, id_: str) -> bytes:
@@ -165,6 +176,38 @@ def test_a_warm_row_in_a_wrong_row_group_is_named(still: Stilled, group: int) ->
     wrong = group if group != still.view.table.group[slot[0]] else 2
     still.collection.table.set_groups(slot, wrong)
     assert still.problems() == [("shards", f"row {still.row('r1250')} is not in its row group of a shard")]
+
+
+def traced(call: Callable[[], object]) -> int:
+    """Bytes that it takes at most, beyond what there was."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_compared_takes_no_memory_for_each_row(still: Stilled) -> None:
+    verify(still.collection)
+    assert traced(lambda: verifying.index_faults(still.collection)) < 30 * COUNT
+    assert traced(lambda: verifying.without_vector(still.collection)) < 30 * COUNT
+    assert traced(lambda: verifying.memory_faults(still.collection)) < 60 * COUNT
+
+
+def test_under_the_lock_only_some_rows_are_looked_at_again(still: Stilled, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = []
+    at_node = verifying._at_node
+
+    def noting(*args: Any) -> Any:
+        looked.append((still.collection.lock.locked(), len(args[-1])))
+        return at_node(*args)
+
+    monkeypatch.setattr(verifying, "_at_node", noting)
+    assert verifying.memory_faults(still.collection) == []
+    still.collection.table.set_nodes(np.arange(100), np.full(100, -1))
+    assert len(verifying.memory_faults(still.collection)) == 100
+    assert looked == [(False, 1200), (False, 1200), (True, 70), (True, 30)]
 
 
 # Files

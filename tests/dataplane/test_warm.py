@@ -10,7 +10,7 @@ import pytest
 
 from dataplane.errors import ChecksumMismatch, Closed, Damaged, UnsupportedFormat
 from dataplane.shards import ShardMeta, ShardRows
-from dataplane.warm import GROUP_ROWS, MANIFEST, Manifest, WarmShards, read_manifest
+from dataplane.warm import GROUP_BYTES, GROUP_ROWS, MANIFEST, Manifest, WarmShards, read_manifest
 from tests.dataplane.planes import vectors
 
 DIMENSIONS = 16
@@ -111,6 +111,25 @@ def test_a_dropped_shard_is_gone_and_its_name_and_groups_are_never_used_again(fo
     shards = opened(folder)
     shards.demote(content(200, 100), meta())
     assert shards.entries[1].name == "shard-00000004.parquet"
+    shards.close()
+
+
+def test_what_was_known_of_a_dropped_shard_takes_no_memory(folder: Path) -> None:
+    shards = opened(folder)
+    groups = {entry.name: len(entry.groups) for entry in shards.entries}
+    assert shards.nbytes == GROUP_BYTES * sum(groups.values())
+    first, second = groups
+    shards.drop(first)
+    assert shards.nbytes == GROUP_BYTES * groups[second]
+    for _ in range(5):
+        shards.demote(content(0, 200), meta())
+        shards.drop(shards.entries[-1].name)
+    assert shards.nbytes == GROUP_BYTES * groups[second]
+    assert rows_of(shards) == list(range(201, 301))
+    shards.drop(second)
+    assert shards.nbytes == 0
+    with pytest.raises(Closed):
+        shards.group_vectors(-1)
     shards.close()
 
 

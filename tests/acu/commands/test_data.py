@@ -68,7 +68,7 @@ def test_the_status_of_a_running_daemon_is_told_by_it(daemon: DaemonFactory, pla
     assert (report["state"], report["plane"]["memory_cap_bytes"]) == ("open", 64 << 20)
     assert report["plane"]["cold"]["backlog_rows"] > 0
     shown = data(running, "status").stdout
-    for word in ("TIER", "hot", "warm", "cold", "database", "changes wait", "open"):
+    for word in ("TIER", "hot", "warm", "cold", "database", "changes wait", "open", "0 events, 0 B in 0 shards"):
         assert word in shown
 
 
@@ -82,6 +82,15 @@ def test_backup_of_a_running_daemon_and_its_restore_give_the_same_answers(
     done = data(running, "backup", str(tmp_path / "backup"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{tmp_path / 'backup'}: ")
+    done = data(running, "verify", "--backup", str(tmp_path / "backup"))
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'backup'}: nothing is wrong\n")
+    cut = max((tmp_path / "backup" / "rocks").iterdir(), key=lambda path: path.stat().st_size)
+    shutil.copytree(tmp_path / "backup", tmp_path / "torn")
+    (tmp_path / "torn" / cut.relative_to(tmp_path / "backup")).write_bytes(cut.read_bytes()[:-1])
+    done = data(running, "verify", "--backup", str(tmp_path / "torn"))
+    assert done.returncode == 1
+    assert done.stdout.startswith(f"wrong: {cut.relative_to(tmp_path / 'backup')} has ")
+    assert data(running, "verify", "--backup", str(tmp_path / "none")).returncode == 1
     done = data(running, "restore", "--from-backup", str(tmp_path / "backup"))
     assert (done.returncode, done.stdout) == (1, "")
     assert "Stop the daemon that uses it" in done.stderr
