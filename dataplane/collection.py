@@ -16,6 +16,7 @@ import contextlib
 import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -50,6 +51,7 @@ DELTA_ROWS = 8192
 QUICK_S = 0.002  # what a search may take on the event loop
 UNBOUNDED = 1 << 62
 SHORTEST, LONGEST = 1e-15, 1e18  # vectors whose squares are float32
+ENDED_KEPT = 4096
 LOAD_ROWS = 512  # read, sketched and taken in at a time while a collection is loaded
 
 
@@ -136,6 +138,8 @@ class Collection:
         self.search_s = 0.0  # what a search of hot rows took lately
         self.touched: list[Rows] = []  # what searches found, until a command takes it up; on the loop
         self.dropped = False
+        self.ends = 0  # rows that have ended since it was loaded
+        self.ended: deque[int] = deque(maxlen=ENDED_KEPT)  # the latest of them, for searches that began before
 
     # Loading
 
@@ -257,6 +261,7 @@ class Collection:
         with self.lock:
             return CollectionView(
                 metric=self.metric,
+                ends=self.ends,
                 table=self.table.view(),
                 attributes=self.attributes,
                 delta=self.delta.view(),
@@ -338,6 +343,8 @@ class Collection:
             self.table.move(slots, LOOSE)
 
     def _end(self, rows: Rows) -> None:
+        self.ends += len(rows)
+        self.ended.extend(rows.tolist())
         view = self.table.view()
         slots = view.slots_of(rows)
         slots = slots[slots >= 0]
@@ -459,6 +466,15 @@ class Readers:
         with self._changed:
             self._inside[self._turn] = self._inside.get(self._turn, 0) + 1
             return self._turn
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Between `enter` and `leave`."""
+        turn = self.enter()
+        try:
+            yield
+        finally:
+            self.leave(turn)
 
     def leave(self, turn: int) -> None:
         """It ended."""

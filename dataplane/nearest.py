@@ -48,6 +48,7 @@ class Found:
     places: set[int] = field(default_factory=set)
     warm_rows_read: int = 0
     complete: bool = True
+    missed: bool = False  # whether a row that is there had no stored vector: it is being replaced, or is damaged
 
     @classmethod
     def nothing(cls) -> Found:
@@ -193,6 +194,7 @@ def _loose(search: _Search) -> None:
         if search.late():
             return
         rows, vectors = view.stored_vectors(view.table.rows[slots[start : start + CHUNK]])
+        search.found.missed |= len(rows) < len(slots[start : start + CHUNK])
         search.add(LOOSE, view.table.slots_of(rows), exact_scores(search.vector, vectors, view.metric))
 
 

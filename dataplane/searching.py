@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from dataplane import clock, keys
 from dataplane.collection import Collection
 from dataplane.errors import InvalidInput
+from dataplane.filters import matches
 from dataplane.fusion import reciprocal_rank
+from dataplane.meanwhile import ATTEMPTS, caught_up, ended_since, followed
 from dataplane.nearest import Found, Wanted, best_by_sketch, nearest
 from dataplane.records import RowRecord
 from dataplane.rowcodec import stored_rows
@@ -49,29 +51,29 @@ def search(collection: Collection, query: SearchQuery) -> Searched:
     """Answer a query. Raises InvalidInput, Damaged."""
     began = time.monotonic()
     words = query.text or None
+    found, text, up_to_date, wanted = Found.nothing(), list[tuple[int, float]](), True, None
+    if words is not None:  # it may wait for the index, and needs nothing that the keeper would take away
+        text, up_to_date = _text(collection, collection.view(), query, _wide(query))
     turn = collection.readers.enter()
     try:
         view = collection.view()
         now_ms = clock.now_ms()
         matching = None if query.filter is None else view.attributes.mask(query.filter, len(view.table))
-        found, text, up_to_date = Found.nothing(), list[tuple[int, float]](), True
-        wide = query.k if words is None or query.vector is None else FUSED * query.k
         if query.vector is not None:
             vector = collection.ready_one(query.vector)
             wanted = Wanted(
                 vector=vector,
-                k=wide,
+                k=_wide(query),
                 matching=matching,
                 exact=query.exact,
                 now_ms=now_ms,
                 deadline=began + query.deadline_s,
             )
-            found = nearest(view, wanted)
+            view, found = caught_up(collection, wanted, query.filter, view, nearest(view, wanted))
     finally:
         collection.readers.leave(turn)
-    if words is not None:  # it may wait for the index, and needs nothing that the keeper would take away
-        allowed = view.table.live(now_ms) if matching is None else view.table.live(now_ms) & matching
-        text, up_to_date = _text(collection, view, query, wide, allowed)
+    if words is not None:
+        view, found, text = _together(collection, query, view, wanted, found, text)
     slots, scores = _ranked(view, query, found, text)
     hits = _hits(collection, view, query, slots, scores)
     result = SearchResult(
@@ -84,6 +86,31 @@ def search(collection: Collection, query: SearchQuery) -> Searched:
     if not found.warm_rows_read and words is None:
         collection.searched(result.took_ms / 1000)
     return Searched(result, view.table.rows[slots])
+
+
+def _wide(query: SearchQuery) -> int:
+    """How many rows of each list."""
+    return FUSED * query.k if query.text and query.vector is not None else query.k
+
+
+def _together(
+    collection: Collection,
+    query: SearchQuery,
+    view: CollectionView,
+    wanted: Wanted | None,
+    found: Found,
+    text: list[tuple[int, float]],
+) -> tuple[CollectionView, Found, list[tuple[int, float]]]:
+    """What both found, in a view of one moment, and that view."""
+    for _ in range(ATTEMPTS):
+        now, text = followed(collection, query.filter, text)
+        if wanted is None:
+            return now, found, text
+        with collection.readers.inside():
+            view, found = caught_up(collection, wanted, query.filter, view, found)
+        if view.ends == now.ends:
+            break
+    return view, found, text
 
 
 def locate(collection: Collection, query: SearchQuery, *, prewarm: bool) -> Location:
@@ -110,15 +137,20 @@ def locate(collection: Collection, query: SearchQuery, *, prewarm: bool) -> Loca
 
 
 def _text(
-    collection: Collection, view: CollectionView, query: SearchQuery, limit: int, allowed: Mask
+    collection: Collection, view: CollectionView, query: SearchQuery, limit: int
 ) -> tuple[list[tuple[int, float]], bool]:
-    """The rows that have words of the query's text, and whether that was all. The index may know rows that the view does not."""
+    """The rows that have words of the query's text, and whether that was all. Some may have ended since the view was taken."""
     if collection.text is None:
         raise InvalidInput(f"{collection.name} has no full text: it was made with text=False.", param="text")
 
-    def known(rows: NDArray[np.int64]) -> Mask:
-        slots = view.table.slots_of(rows.astype(np.uint64))
-        return (slots >= 0) & allowed[np.maximum(slots, 0)] if len(allowed) else np.zeros(len(rows), np.bool_)
+    def known(found: NDArray[np.int64]) -> Mask:
+        rows, now = found.astype(np.uint64), collection.view()
+        slots = now.table.slots_of(rows)
+        there = now.table.live_of(slots, clock.now_ms())
+        there |= (slots >= 0) & np.isin(rows, ended_since(collection, view))
+        if query.filter is not None and len(now.table):
+            there &= now.attributes.mask(query.filter, len(now.table))[slots]
+        return there
 
     deadline = time.monotonic() + query.deadline_s
     return collection.text.search(query.text or "", limit, known, deadline)
@@ -144,10 +176,10 @@ def _hits(collection: Collection, view: CollectionView, query: SearchQuery, slot
     if not query.fetch:
         return [Hit(id=view.id_of(slot), score=score, tier=_tier(place)) for slot, score, place in ranked]
     found = collection.row_records(view.table.rows[slots].tolist())
-    if (gone := [at for at, record in enumerate(found) if record is None]) and query.filter is None:
+    if gone := [at for at, record in enumerate(found) if record is None]:
         wanted = [collection.scope + keys.name(view.id_of(int(slots[at]))) for at in gone]
         for at, row in zip(gone, stored_rows(collection, wanted, vectors=False), strict=True):
-            if row is not None:
+            if row is not None and (query.filter is None or matches(query.filter, row.attributes)):
                 found[at] = RowRecord(row.id, row.text, row.attributes, row.created_ms, row.expires_ms)
     return [
         Hit(id=record.id, score=score, tier=_tier(place), text=record.text, attributes=record.attributes)

@@ -21,10 +21,11 @@ Floats = NDArray[np.float32]
 
 class CollectionView(Struct, frozen=True, kw_only=True):
     """`stored_vectors(rows)` reads RocksDB, `group_vectors(group)` a shard: row numbers, shape [n], and vectors, shape
-    [n, dimensions]. `id_of(slot)` is the id of a row of `table`.
+    [n, dimensions]. `id_of(slot)` is the id of a row of `table`. `ends` counts the rows that had ended.
     """
 
     metric: Metric
+    ends: int
     table: TableView
     attributes: AttributeColumns
     delta: DeltaView
