@@ -23,17 +23,17 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from dataplane import clock, keys, records, snapshot
 from dataplane.attributes import AttributeColumns
+from dataplane.changes import Change
 from dataplane.delta import Delta
 from dataplane.errors import Damaged, DimensionMismatch, InvalidInput
-from dataplane.filters import Attribute
 from dataplane.graph import Graph
 from dataplane.indexer import TextFeed
 from dataplane.memory import Memory
+from dataplane.readers import Readers
 from dataplane.records import CollectionRecord, RowRecord
 from dataplane.rocks import Rocks
 from dataplane.rows import Metric
@@ -53,41 +53,6 @@ UNBOUNDED = 1 << 62
 SHORTEST, LONGEST = 1e-15, 1e18  # vectors whose squares are float32
 ENDED_KEPT = 4096
 LOAD_ROWS = 512  # read, sketched and taken in at a time while a collection is loaded
-
-
-class RowBatch(Struct, frozen=True):
-    """Rows to insert, each at one position of every field. Vectors: float32, shape [n, dimensions], ready to compare."""
-
-    ids: Sequence[str]
-    vectors: Floats
-    texts: Sequence[str | None]
-    attributes: Sequence[dict[str, Attribute]]
-    expires_ms: Sequence[int | None]
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-
-class Ended(Struct, frozen=True):
-    """A row that was deleted or replaced, and its text."""
-
-    row: int
-    text: str | None
-
-
-class Change(Struct, frozen=True):
-    """What one command changed: `batch` was inserted from row `first` on, `ended` were ended; its numbers end with `last`."""
-
-    first: int
-    last: int
-    batch: RowBatch | None
-    ended: Sequence[Ended]
-    hour: float
-
-    @property
-    def texts(self) -> Sequence[str | None]:
-        """Of the rows that were inserted."""
-        return () if self.batch is None else self.batch.texts
 
 
 class Part:
@@ -451,46 +416,6 @@ class Collection:
         self.shards.close()
         if self.text is not None:
             self.text.close()
-
-
-class Readers:
-    """Counts searches, so that the keeper can wait for those that began before a change."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._turn = 0
-        self._inside: dict[int, int] = {}
-
-    def enter(self) -> int:
-        """A search begins; `leave` takes what this returns."""
-        with self._changed:
-            self._inside[self._turn] = self._inside.get(self._turn, 0) + 1
-            return self._turn
-
-    @contextlib.contextmanager
-    def inside(self) -> Iterator[None]:
-        """Between `enter` and `leave`."""
-        turn = self.enter()
-        try:
-            yield
-        finally:
-            self.leave(turn)
-
-    def leave(self, turn: int) -> None:
-        """It ended."""
-        with self._changed:
-            self._inside[turn] -= 1
-            if not self._inside[turn]:
-                del self._inside[turn]
-                self._changed.notify_all()
-
-    def wait_for_earlier(self) -> None:
-        """Return once every search that has begun by now has ended."""
-        with self._changed:
-            before = self._turn
-            self._turn += 1
-            while any(turn <= before for turn in self._inside):
-                self._changed.wait()
 
 
 def _lost(row: int) -> str:

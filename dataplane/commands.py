@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataplane import clock, keys, records
-from dataplane.collection import Change, Collection, Ended, RowBatch
+from dataplane.changes import Change, Ended, RowBatch
+from dataplane.collection import Collection
 from dataplane.errors import NotFound
 from dataplane.records import RowRecord
 from dataplane.writer import Command, Draft

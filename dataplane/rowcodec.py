@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataplane import clock, keys
-from dataplane.collection import Collection, RowBatch
+from dataplane.changes import RowBatch
+from dataplane.collection import Collection
 from dataplane.errors import DimensionMismatch, InvalidInput
 from dataplane.filters import check_attributes
 from dataplane.records import RowRecord, decode

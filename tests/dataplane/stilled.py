@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from dataplane import searching
 from dataplane.catalog import Create, stored_collections
-from dataplane.collection import Collection, RowBatch
+from dataplane.changes import RowBatch
+from dataplane.collection import Collection
 from dataplane.commands import Delete, Touch, Upsert
 from dataplane.keeper import Keeper
 from dataplane.nearest import Found, Wanted, nearest

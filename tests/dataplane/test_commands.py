@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dataplane import keys, records
-from dataplane.collection import RowBatch
+from dataplane.changes import RowBatch
 from dataplane.commands import Delete, Expire, Mend, Remake, Touch, Upsert
 from dataplane.errors import NotFound
 from dataplane.records import RowRecord

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from dataplane import nearest, searching
-from dataplane.collection import Readers
 from dataplane.errors import DimensionMismatch, InvalidInput
 from dataplane.filters import parse_filter
+from dataplane.readers import Readers
 from dataplane.rows import SearchQuery
 from dataplane.table import HOT, WARM
 from tests.dataplane.planes import DIMENSIONS, exact, vectors
