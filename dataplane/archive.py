@@ -31,7 +31,6 @@ Erasing is a run too, but the old manifests go at once, and with them every segm
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +38,7 @@ from typing import NamedTuple
 import msgspec
 
 from dataplane import archive_position as positions
-from dataplane import filelist
+from dataplane import clock, filelist
 from dataplane import manifest as manifests
 from dataplane.archive_attachments import Outgoing
 from dataplane.archive_erasure import Receipt, Subject, check_gone, look_again
@@ -105,7 +104,7 @@ class Archiver:
             tenant=tenant,
             collection=collection,
             ids=len(subject.ids),
-            time_ms=time.time_ns() // 1_000_000,
+            time_ms=clock.now_ms(),
             bucket=self._bucket.where,
             manifest=run.number,
             rewritten=run.export.report.rewritten,
@@ -162,9 +161,7 @@ class Archiver:
             export.report.manifest = base.number
             await in_thread(positions.save, self._rocks, run.position)
             return False
-        await self._put(
-            run, msgspec.structs.replace(manifest, number=run.number, created_ms=time.time_ns() // 1_000_000)
-        )
+        await self._put(run, msgspec.structs.replace(manifest, number=run.number, created_ms=clock.now_ms()))
         return True
 
     async def _put(self, run: _Run, manifest: Manifest) -> None:

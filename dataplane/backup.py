@@ -30,7 +30,6 @@ import fcntl
 import hashlib
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -38,6 +37,7 @@ from typing import BinaryIO
 import msgspec
 from msgspec import Struct
 
+from dataplane import clock
 from dataplane.errors import (
     AlreadyExists,
     ChecksumMismatch,
@@ -320,7 +320,7 @@ def _describe(folder: Path, progress: Progress | None) -> Manifest:
     sizes = [(folder / name).stat().st_size for name in names]
     counter = _Counter(progress, sum(sizes))
     files = [BackedUpFile(name, size, _hashed(folder / name, counter)) for name, size in zip(names, sizes, strict=True)]
-    return Manifest(FORMAT, time.time_ns() // 1_000_000, files)
+    return Manifest(FORMAT, clock.now_ms(), files)
 
 
 def _names(folder: Path) -> list[str]:

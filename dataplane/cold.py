@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +23,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from dataplane import archive_position as positions
+from dataplane import clock
 from dataplane import manifest as manifests
 from dataplane.archive import Archiver
 from dataplane.archive_erasure import Receipt
@@ -247,7 +247,7 @@ class ColdTier:
             raise
         # A run that found nothing new has written its position, once. After any other there is one more, to be sure.
         self._archived_at = written + (self._position is not None and self._position.number == before)
-        self._archived_ms = time.time_ns() // 1_000_000
+        self._archived_ms = clock.now_ms()
         self._runs += 1
         self._failed_in_a_row = 0
         self._last_error = None

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from dataplane import archive_erasure, attachments, filelist, keys, records, snapshot
+from dataplane import archive_erasure, attachments, clock, filelist, keys, records, snapshot
 from dataplane.archive_erasure import Subject
 from dataplane.care import POLL_S, Progress, silent, text_built
 from dataplane.catalog import ROW_FAMILIES, ForgetTenant
@@ -106,7 +106,7 @@ async def erase(
         collection=collection,
         ids=len(subject.ids),
         rows=taken.rows,
-        time_ms=time.time_ns() // 1_000_000,
+        time_ms=clock.now_ms(),
         searched=searched,
         archive=archive,
         left=(*found, *left),

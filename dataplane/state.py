@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Literal, TypeVar, cast
 
 from dataplane import eventlog, keys, versioned
+from dataplane.clock import now_ms
 from dataplane.errors import Closed, InvalidInput
 from dataplane.forgetting import note_tenant
 from dataplane.oldevents import OldEvents
@@ -58,7 +58,7 @@ class StateStore:
         self._writer = writer
         self._old = old
         self._executor = executor
-        self._clock = clock or _wall_clock_ms
+        self._clock = clock or now_ms
         self._cursor = b""  # where the next sweep goes on
 
     async def put(
@@ -218,10 +218,6 @@ class _DropTenant(Command):
             draft.delete_prefix(family, self._tenant)
         if self._noted:
             note_tenant(draft, self._tenant)
-
-
-def _wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _milliseconds(ttl_s: float | None) -> int | None:
