@@ -298,9 +298,7 @@ class Moves:
         seq = collection.published
         with collection.lock:
             view, (accesses, hours) = collection.table.view(), collection.table.accessed()
-        live = np.flatnonzero(view.alive)
-        heat = np.empty((3, len(live)), np.float64)
-        heat[0], heat[1], heat[2] = view.rows[live], accesses[live], hours[live]
+        heat = snapshot.Heat(np.flatnonzero(view.alive), (view.rows, accesses, hours))
         saved = snapshot.save(collection.folder, seq, collection.graph, heat)
         due.snapshot_seq, due.snapshot_nodes, due.snapshot_at = seq, saved.nodes, time.monotonic()
         self._counts.snapshots += 1

@@ -18,6 +18,7 @@ import contextlib
 import hashlib
 import secrets
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -30,8 +31,8 @@ from dataplane.graph import Graph
 
 POINTER = "snapshot.json"
 FORMAT = 1
+PART = 16_384  # rows of a column that are written at a time
 Rows = NDArray[np.uint64]
-Heat = NDArray[np.float32]
 
 
 class SnapshotFile(Struct, frozen=True):
@@ -52,6 +53,23 @@ class Snapshot(Struct, frozen=True):
     format: int = FORMAT
 
 
+class Heat(Struct, frozen=True):
+    """What is saved of the heat: of some slots, the columns with row number, accesses and hour."""
+
+    slots: NDArray[np.int64]
+    columns: tuple[NDArray[Any], ...]
+
+    def save(self, path: Path) -> None:
+        """As one array of float64, shape [3, slots], a part after the other: it is never in memory as a whole."""
+        shape = (len(self.columns), len(self.slots))
+        header: Any = np.lib.format.write_array_header_1_0
+        with path.open("wb") as file:
+            header(file, {"descr": "<f8", "fortran_order": False, "shape": shape})
+            for column in self.columns:
+                for start in range(0, len(self.slots), PART):
+                    file.write(column[self.slots[start : start + PART]].astype("<f8").tobytes())
+
+
 class Loaded(Struct, frozen=True):
     """A snapshot's content. `heat`: row number, accesses, hour; shape [3, rows], float64."""
 
@@ -60,13 +78,13 @@ class Loaded(Struct, frozen=True):
     heat: NDArray[np.float64]
 
 
-def save(folder: Path, seq: int, graph: Graph | None, heat: NDArray[np.float64]) -> Snapshot:
+def save(folder: Path, seq: int, graph: Graph | None, heat: Heat) -> Snapshot:
     """Write a snapshot, and remove what the one before it left. Raises StorageFull, Unavailable."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     files: list[SnapshotFile] = []
     nodes, mark = 0, f"{seq}-{secrets.token_hex(4)}"
     try:
-        files.append(_saved(folder, f"heat-{mark}.npy", lambda path: _save_array(path, heat)))
+        files.append(_saved(folder, f"heat-{mark}.npy", heat.save))
         if graph is not None:
             rows = graph.rows.copy()
             nodes = len(rows)

@@ -39,7 +39,7 @@ from dataplane.errors import Closed
 from dataplane.graph import node_bytes
 from dataplane.moves import MASKED_SHARE, Moves
 from dataplane.room import MERGE_ROWS, SHARD_ROWS, Room
-from dataplane.table import FRESH, HOT, LOOSE, WARM, TableView, heat_of
+from dataplane.table import FRESH, HOT, LOOSE, SCANNED, WARM, TableView, heat_of
 from dataplane.writer import Command
 
 MERGE_FROM = 64
@@ -49,6 +49,7 @@ SHRINK_SHARE = 0.05  # of memory that is given back beyond what must be
 CLEARLY = 0.4  # of heat: half as many accesses again
 DRIFT_SHARE = 0.1  # of the graph that should be exchanged before it is built anew
 RESHUFFLE_EVERY_S = 60.0
+DRIFT_EVERY_S = 10.0
 PROMOTE_ROWS = 512
 PROMOTE_EVERY_S = 1.0
 DEAD_SHARE = 0.5  # of a shard
@@ -227,9 +228,15 @@ class Steps:
             return True
         if now - due.reshuffled_at < RESHUFFLE_EVERY_S:
             return False
+        due.reshuffled_at = (
+            now - RESHUFFLE_EVERY_S + DRIFT_EVERY_S
+        )  # when it is looked for again, if it is not worth it now
+        if not (pairs := min(len(warm), len(hot))):
+            return False
+        if pairs < len(warm):
+            warm = warm[np.argpartition(heat[warm], len(warm) - pairs)[len(warm) - pairs :]]
         warm = warm[np.argsort(-heat[warm], kind="stable")]
         hot = hot[np.argsort(heat[hot], kind="stable")]
-        pairs = min(len(warm), len(hot))
         drift = int(np.count_nonzero(heat[warm[:pairs]] > heat[hot[:pairs]] + CLEARLY))
         if drift < max(DRIFT_SHARE * len(hot), MERGE_ROWS):
             return False
@@ -310,8 +317,16 @@ class Steps:
         return True
 
 
-def _heated(collection: Collection) -> tuple[TableView, NDArray[np.float64]]:
-    """The table of now, and the heat of each of its slots."""
+def _heated(collection: Collection) -> tuple[TableView, NDArray[np.float32]]:
+    """The table of now, and the heat of each of its slots, below that of a row that was read once in the last hour of all.
+
+    In parts, and in half the bytes: for a million rows all at once would take tens of megabytes that nobody has counted.
+    """
     with collection.lock:
-        view, accessed = collection.table.view(), collection.table.accessed()
-    return view, heat_of(*accessed)
+        view, (accesses, hours) = collection.table.view(), collection.table.accessed()
+    heat = np.empty(len(view), np.float32)
+    least = heat_of(np.ones(1, np.float32), hours.max(initial=0, keepdims=True))
+    for start in range(0, len(heat), SCANNED):
+        part = slice(start, start + SCANNED)
+        heat[part] = heat_of(accesses[part], hours[part]) - least
+    return view, heat

@@ -18,6 +18,13 @@ from tests.dataplane.planes import vectors
 
 STORED = vectors(60, dimensions=8)
 HEAT = np.array([[1.0, 3.0, 2.0**40], [1.0, 5.0, 2.0], [490_000.25, 1.0, 2.0]])
+
+
+def of(heat: np.ndarray) -> snapshot.Heat:
+    """What is saved so that this is loaded."""
+    return snapshot.Heat(np.arange(heat.shape[1]), tuple(heat))
+
+
 LIKE = Graph(8, "dot")
 
 
@@ -32,7 +39,7 @@ def names(folder: Path) -> set[str]:
 
 
 def test_a_snapshot_comes_back_as_it_was_saved(tmp_path: Path) -> None:
-    saved = snapshot.save(tmp_path / "new", 7, graph(), HEAT)
+    saved = snapshot.save(tmp_path / "new", 7, graph(), of(HEAT))
     loaded = snapshot.load(tmp_path / "new", LIKE)
     assert loaded is not None
     assert loaded.graph is not None
@@ -47,7 +54,7 @@ def test_a_snapshot_comes_back_as_it_was_saved(tmp_path: Path) -> None:
 
 
 def test_without_a_graph_there_is_heat_alone(tmp_path: Path) -> None:
-    snapshot.save(tmp_path, 7, None, HEAT)
+    snapshot.save(tmp_path, 7, None, of(HEAT))
     loaded = snapshot.load(tmp_path, LIKE)
     assert loaded is not None
     assert loaded.graph is None
@@ -55,10 +62,10 @@ def test_without_a_graph_there_is_heat_alone(tmp_path: Path) -> None:
 
 
 def test_a_new_snapshot_replaces_the_old_one_and_leaves_nothing_of_it(tmp_path: Path) -> None:
-    snapshot.save(tmp_path, 7, graph(), HEAT)
+    snapshot.save(tmp_path, 7, graph(), of(HEAT))
     (tmp_path / ".tmp-0-graph-8.faiss").write_bytes(b"broken off")
     (tmp_path / "shard-1.parquet").write_bytes(b"not ours")
-    snapshot.save(tmp_path, 9, graph(100), HEAT[:, :1])
+    snapshot.save(tmp_path, 9, graph(100), of(HEAT[:, :1]))
     parts = sorted(name.partition("-")[0] + Path(name).suffix for name in names(tmp_path))
     assert parts == ["graph.faiss", "heat.npy", "rows.npy", "shard.parquet", "snapshot.json.json"]
     loaded = snapshot.load(tmp_path, LIKE)
@@ -77,14 +84,14 @@ def test_where_there_is_none_there_is_nothing_to_load(tmp_path: Path) -> None:
 
 
 def test_a_removed_snapshot_is_gone(tmp_path: Path) -> None:
-    snapshot.save(tmp_path, 7, graph(), HEAT)
+    snapshot.save(tmp_path, 7, graph(), of(HEAT))
     snapshot.remove(tmp_path)
     assert names(tmp_path) == set()
 
 
 @pytest.mark.parametrize("which", ["snapshot.json", "graph-7-*.faiss", "rows-7-*.npy", "heat-7-*.npy"])
 def test_whatever_is_cut_or_flipped_is_found_and_named(tmp_path: Path, which: str) -> None:
-    snapshot.save(tmp_path, 7, graph(), HEAT)
+    snapshot.save(tmp_path, 7, graph(), of(HEAT))
     (path,) = tmp_path.glob(which)
     whole = path.read_bytes()
     places = np.unique(np.linspace(0, len(whole) - 1, 60).astype(int)).tolist()
@@ -112,7 +119,7 @@ def test_whatever_is_cut_or_flipped_is_found_and_named(tmp_path: Path, which: st
 
 
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
-    snapshot.save(tmp_path, 7, graph(), HEAT)
+    snapshot.save(tmp_path, 7, graph(), of(HEAT))
     with pytest.raises(Damaged, match="not the one"):
         snapshot.load(tmp_path, Graph(9, "dot"))
     pointer = msgspec.json.decode((tmp_path / "snapshot.json").read_bytes(), type=snapshot.Snapshot)
@@ -138,14 +145,14 @@ def test_a_newer_format_is_refused_as_such(tmp_path: Path) -> None:
 def test_a_snapshot_that_is_replaced_while_it_is_verified_is_no_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    snapshot.save(tmp_path, 7, graph(), HEAT)
+    snapshot.save(tmp_path, 7, graph(), of(HEAT))
     read = snapshot.read
     turns = iter([True, False, False])
 
     def replaced_after_reading(folder: Path) -> snapshot.Snapshot | None:
         found = read(folder)
         if next(turns):
-            snapshot.save(folder, 8, graph(), HEAT)
+            snapshot.save(folder, 8, graph(), of(HEAT))
         return found
 
     monkeypatch.setattr(snapshot, "read", replaced_after_reading)
@@ -156,12 +163,12 @@ def test_a_snapshot_that_is_replaced_while_it_is_verified_is_no_problem(
 def test_what_cannot_be_written_leaves_the_old_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocked: str
 ) -> None:
-    snapshot.save(tmp_path, 7, graph(), HEAT)
+    snapshot.save(tmp_path, 7, graph(), of(HEAT))
     before = names(tmp_path)
     monkeypatch.setattr("dataplane.snapshot.secrets.token_hex", lambda size: "00")
     (tmp_path / blocked).mkdir()  # in the way
     with pytest.raises((Unavailable, StorageFull)):
-        snapshot.save(tmp_path, 8, graph(), HEAT)
+        snapshot.save(tmp_path, 8, graph(), of(HEAT))
     (tmp_path / blocked).rmdir()
     assert names(tmp_path) == before
     loaded = snapshot.load(tmp_path, LIKE)
@@ -190,10 +197,10 @@ def test_a_second_snapshot_of_the_same_change_that_breaks_off_leaves_the_first_w
     def full() -> None:
         raise StorageFull("no room for it.")
 
-    snapshot.save(tmp_path, 7, graph(), HEAT)
+    snapshot.save(tmp_path, 7, graph(), of(HEAT))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(StorageFull):
-        snapshot.save(tmp_path, 7, interrupted(full), HEAT[:, :1])
+        snapshot.save(tmp_path, 7, interrupted(full), of(HEAT[:, :1]))
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     loaded = snapshot.load(tmp_path, LIKE)
     assert loaded is not None
@@ -201,29 +208,36 @@ def test_a_second_snapshot_of_the_same_change_that_breaks_off_leaves_the_first_w
 
 
 def test_a_kill_while_a_second_snapshot_of_the_same_change_is_written_loses_nothing(tmp_path: Path) -> None:
-    snapshot.save(tmp_path, 7, graph(), HEAT)
+    snapshot.save(tmp_path, 7, graph(), of(HEAT))
     killed = os.fork()
     if not killed:  # pragma: no cover - it is killed
-        snapshot.save(tmp_path, 7, interrupted(lambda: os.kill(os.getpid(), signal.SIGKILL)), HEAT[:, :1])
+        snapshot.save(tmp_path, 7, interrupted(lambda: os.kill(os.getpid(), signal.SIGKILL)), of(HEAT[:, :1]))
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(killed, 0)[1]) == -signal.SIGKILL
     assert snapshot.verify(tmp_path) == []
     loaded = snapshot.load(tmp_path, LIKE)
     assert loaded is not None
     assert (loaded.heat == HEAT).all()
-    snapshot.save(tmp_path, 7, graph(), HEAT)
+    snapshot.save(tmp_path, 7, graph(), of(HEAT))
     assert len(names(tmp_path)) == 4, "what the kill left is gone"
 
 
 def test_a_second_snapshot_of_the_same_change_is_no_damage_while_it_is_written_and_replaces_the_first(
     tmp_path: Path,
 ) -> None:
-    snapshot.save(tmp_path, 7, graph(), HEAT)
+    snapshot.save(tmp_path, 7, graph(), of(HEAT))
     problems: list[str] = []
-    snapshot.save(tmp_path, 7, interrupted(lambda: problems.extend(snapshot.verify(tmp_path))), HEAT[:, :1])
+    snapshot.save(tmp_path, 7, interrupted(lambda: problems.extend(snapshot.verify(tmp_path))), of(HEAT[:, :1]))
     assert problems == []
     loaded = snapshot.load(tmp_path, LIKE)
     assert loaded is not None
     assert loaded.graph is not None
     assert (len(loaded.graph), loaded.heat.tolist()) == (30, HEAT[:, :1].tolist())
     assert len(names(tmp_path)) == 4
+
+
+def test_heat_is_written_in_parts_as_numpy_would_write_it(tmp_path: Path) -> None:
+    heat = np.random.default_rng(1).random((3, 40_001))
+    every = np.flatnonzero(heat[0] > 0.25)
+    snapshot.Heat(every, tuple(heat)).save(tmp_path / "heat.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "heat.npy"), heat[:, every])
