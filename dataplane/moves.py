@@ -61,6 +61,7 @@ class Moves:
             return False
         graph = collection.graph
         needed = 0 if graph is None else graph.growth(count) + graph.moving_bytes(count)
+        del graph  # or the old one would be in memory beside the new one
         if needed and not self._memory.take(needed):
             self.drop_graph(collection)
             collection.graph = self._reserved_graph(collection)

@@ -194,6 +194,7 @@ class Steps:
         graph = collection.graph
         if graph is None or graph.masked < FLAT_ROWS or graph.masked < MASKED_SHARE * len(graph):
             return False
+        del graph  # its memory is needed while the table is made anew
         self._moves.drop_graph(collection)
         self._moves.compact_table(collection)
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from dataplane import snapshot
 from dataplane.attributes import AttributeColumns
+from dataplane.collection import Collection
 from dataplane.errors import Unavailable
 from dataplane.filters import Comparison
 from dataplane.graph import Graph
@@ -311,3 +313,20 @@ def test_many_rows_move_part_by_part_and_searches_between_find_them_all(
     assert moved == [500, 100, 500, 500, 200]
     assert hot.counts == (0, 0, COUNT - 600, 600)
     right(hot)
+
+
+def test_the_old_graph_is_gone_before_memory_is_taken_for_the_new_one(hot: Stilled) -> None:
+    old = weakref.ref(hot.collection.graph)  # type: ignore[arg-type]
+    reserve, gone = hot.keeper.moves._reserved_graph, list[bool]()
+
+    def reserved(collection: Collection) -> Graph:
+        gone.append(old() is None)
+        return reserve(collection)
+
+    hot.keeper.moves._reserved_graph = reserved  # type: ignore[method-assign]
+    assert hot.collection.graph is not None
+    count = hot.collection.graph.spare + 1
+    hot.keeper.memory_bytes = 1 << 40
+    hot.keeper.moves._memory.take = lambda _: False  # type: ignore[method-assign]
+    hot.keeper.moves.make_room(hot.collection, count, spare=0)
+    assert gone == [True]
