@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,12 @@ import msgspec
 
 from acu.http.library import LibrarySource
 from acu.http.wire.data import ArchiveBody, BackupBody, DataWork, VerifyBody
+from agentflow.library.filestore import listed
 from agentflow.library.refusals import DataUnavailable, NotStored
 from agentflow.library.values import PageRequest
 from dataplane import care
-from dataplane.erasure import erase
+from dataplane.cold import cold_folder, default_cold_folder
+from dataplane.erasure import absence, erase, measure
 from dataplane.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -34,11 +37,14 @@ async def perform(plane: DataPlane, work: DataWork, told: Told, library: Library
 
     `library` gives the library that is open over the data plane, if one may be. Raises DataPlaneError, AgentFlowError.
     """
+    if plane.cold.uploads is None:  # the library is not open
+        plane.cold.uploads = partial(listed, plane.state)
     if isinstance(work, VerifyBody):
         return _plain(await care.verify(plane, deep=work.deep, mend=work.repair, progress=told))
     if isinstance(work, BackupBody):
         target = Path(work.folder)
-        files = await asyncio.to_thread(uploaded, plane.folder, target)
+        await asyncio.to_thread(_check_outside, plane, target)
+        files = await asyncio.to_thread(uploaded, plane.folder)
         return _plain(await care.back_up(plane, target, files=files, progress=told))
     if isinstance(work, ArchiveBody):
 
@@ -50,6 +56,7 @@ async def perform(plane: DataPlane, work: DataWork, told: Told, library: Library
         return {
             "rows": report.rows,
             "files": report.files,
+            "damaged": report.damaged,
             "objects": report.objects,
             "bytes": report.bytes,
             "skipped": report.skipped,
@@ -58,10 +65,13 @@ async def perform(plane: DataPlane, work: DataWork, told: Told, library: Library
             "manifest": report.manifest,
             "where": plane.cold.status().where,
         }
+    before = await measure(plane, work.tenant, work.collection)
+    if not before.known:
+        raise await absence(plane, work.tenant, work.collection)
     if work.collection is None and library is not None:
         told("deleting files and vector stores", 0, 0)
         await _emptied(library, work.tenant)
-    return _plain(await erase(plane, work.tenant, work.collection, work.ids, progress=told))
+    return _plain(await erase(plane, work.tenant, work.collection, work.ids, progress=told, before=before))
 
 
 async def _emptied(source: LibrarySource, tenant: str) -> None:
@@ -80,13 +90,18 @@ async def _emptied(source: LibrarySource, tenant: str) -> None:
                 await library.delete_file(tenant, file.id)
 
 
-def uploaded(folder: Path, target: Path) -> dict[str, Path]:
-    """The files of the library, by their names below the data plane's folder. None of them is ever changed in place.
+def _check_outside(plane: DataPlane, target: Path) -> None:
+    """Raise InvalidInput for a backup that would lie among the data or in their archive."""
+    places = {"the data plane's own folder": plane.folder}
+    if plane.config.cold.bucket is None:
+        places["the archive's folder"] = cold_folder(plane.config.cold, default_cold_folder(plane.folder))
+    for what, folder in places.items():
+        if folder.resolve() in (target.resolve(), *target.resolve().parents):
+            raise InvalidInput(f"{target} lies in {what}: name one outside of it.", param="folder")
 
-    Raises InvalidInput for a backup's `target` that lies in this folder.
-    """
-    if folder.resolve() in target.resolve().parents:
-        raise InvalidInput(f"{target} lies in the data plane's own folder: name one outside of it.", param="folder")
+
+def uploaded(folder: Path) -> dict[str, Path]:
+    """The files of the library, by their names below the data plane's folder. None of them is ever changed in place."""
     return {path.relative_to(folder).as_posix(): path for path in (folder / UPLOADS).rglob("*") if path.is_file()}
 
 

@@ -16,7 +16,7 @@ read, and then its deletions up to there. So all rows are there that the state s
 row that ends while the run goes on may be in the archive or not, and one that is replaced is there in one version. The files
 of the data plane's folder come after all that (archive_attachments.py): an event that moves into a file of the history
 meanwhile is in the one, in the other or in both. A file that was uploaded is there before its record; one that is deleted
-meanwhile may be a record only.
+meanwhile may be a record only. One that is damaged on the box stays in the archive as it was (uploads.py).
 
 A run that finds nothing new puts nothing. State and events are read through at each run, which costs time and no requests;
 of files that are known only names, sizes and times are looked at.
@@ -38,7 +38,7 @@ from typing import NamedTuple
 import msgspec
 
 from dataplane import archive_position as positions
-from dataplane import clock, filelist
+from dataplane import clock, filelist, uploads
 from dataplane import manifest as manifests
 from dataplane.archive_attachments import Outgoing
 from dataplane.archive_erasure import Receipt, Subject, check_gone, look_again
@@ -66,6 +66,7 @@ class Archiver:
 
     def __init__(self, rocks: Rocks, bucket: Bucket, limits: Limits | None = None, folder: Path | None = None) -> None:
         """`folder`: the data plane's, whose files are archived too. None: what the archive has of files stays as it is."""
+        self.uploads: uploads.Listing | None = None  # what uploaded files there must be
         self._folder = folder
         self._rocks = rocks
         self._bucket = bucket
@@ -147,7 +148,12 @@ class Archiver:
             export.report.seqs[collection.key] = collection.seq
         listed, files = [one for one in base.entries if one.family == filelist.FAMILY], base.files
         if self._folder is not None:
-            outgoing = Outgoing(export, self._rocks, self._folder, base.entries)
+            guarded = None
+            if self.uploads is not None:
+                guarded, export.report.damaged = await uploads.guarded(
+                    self._rocks, self._folder, self.uploads, deep=not base.number
+                )
+            outgoing = Outgoing(export, self._rocks, self._folder, base.entries, guarded)
             listed, files = await outgoing.ship(anew=not base.number)
         manifest = msgspec.structs.replace(
             base,

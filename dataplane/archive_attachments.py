@@ -16,8 +16,10 @@ import contextlib
 import hashlib
 import os
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from dataplane import attachments, filelist
 from dataplane.archive_export import Export, Ranges
@@ -38,14 +40,29 @@ REMEMBERED_BYTES = 64 << 20  # which a run that is killed has sent in vain, at m
 Index = tuple[Found, bytes] | None
 
 
+class Guarded(NamedTuple):
+    """Uploaded files whose records are known: what they should be, by name, and what the archive has of damaged ones."""
+
+    sha256: Mapping[str, str | None] = MappingProxyType({})
+    damaged: Mapping[str, Attachment | None] = MappingProxyType({})
+
+
 class Outgoing:
     """One run's way with the files in `data`. Ranges of the list that are in `known` are not sent."""
 
-    def __init__(self, export: Export, rocks: Rocks, data: Path, known: Iterable[EntrySegment]) -> None:
+    def __init__(
+        self,
+        export: Export,
+        rocks: Rocks,
+        data: Path,
+        known: Iterable[EntrySegment],
+        guarded: Guarded | None = None,
+    ) -> None:
         self._export = export
         self._rocks = rocks
         self._data = data
         self._listed = [one for one in known if one.family == filelist.FAMILY]
+        self._guarded = guarded or Guarded()
 
     async def ship(self, *, anew: bool) -> tuple[list[EntrySegment], Files]:
         """Put what is new, and name all. `anew`: nothing is known, whatever was.
@@ -54,6 +71,7 @@ class Outgoing:
         """
         if anew:
             await in_thread(filelist.forget_all, self._rocks)
+            await self._keep_known()
         segments: list[EntrySegment] = []
         total = Files()
         for kept in attachments.KEPT:
@@ -62,7 +80,7 @@ class Outgoing:
             total = total.plus(files)
         after: bytes | None = b""
         while after is not None:
-            after = await in_thread(filelist.forget_gone, self._rocks, self._data, after)
+            after = await in_thread(filelist.forget_gone, self._rocks, self._data, after, self._guarded.damaged)
         return segments, total
 
     async def _kept(self, kept: Kept) -> tuple[list[EntrySegment], Files]:
@@ -70,7 +88,7 @@ class Outgoing:
         for _ in range(ATTEMPTS):
             segments: list[EntrySegment] = []
             total = Files()
-            for folder in await in_thread(attachments.folders, self._data, kept):
+            for folder in await in_thread(self._folders, kept):
                 found, files = await self._folder(folder, index)
                 segments += found
                 total = total.plus(files)
@@ -86,10 +104,14 @@ class Outgoing:
         """All files of a folder; its index last."""
         ranges = Ranges(self._export, filelist.FAMILY, self._listed, filelist.RANGE_BYTES)
         total = Files()
-        names = await in_thread(attachments.names_in, self._data, folder)
+        damaged = {name.rpartition("/")[2]: one for name, one in self._damaged(folder).items()}
+        names = sorted({*await in_thread(attachments.names_in, self._data, folder), *damaged})
         for at in range(0, len(names), STEP):
-            found = await in_thread(attachments.look_at, self._data, folder, names[at : at + STEP])
-            sent = await self._files(found)
+            step = names[at : at + STEP]
+            whole = [name for name in step if name not in damaged]
+            sent = await self._files(await in_thread(attachments.look_at, self._data, folder, whole))
+            sent += [one for name in step if (one := damaged.get(name)) is not None]
+            sent.sort(key=lambda one: one.name)
             await ranges.add(await in_thread(_entries, folder, sent))
             total = total.plus(await in_thread(Files.of, sent))
         if index is not None:
@@ -97,6 +119,29 @@ class Outgoing:
             await ranges.add(_entries(folder, sent))
             total = total.plus(Files.of(sent))
         return await ranges.end(), total
+
+    def _folders(self, kept: Kept) -> list[Folder]:
+        """Those that are there, and those of damaged files, by owner."""
+        there = {folder.owner: folder for folder in attachments.folders(self._data, kept)}
+        if kept.by_tenant:
+            lost = {name.split("/")[-2] for name in self._guarded.damaged}
+            there |= {owner: Folder(kept, owner, f"{kept.folder}/{owner}") for owner in lost}
+        return [there[owner] for owner in sorted(there)]
+
+    def _damaged(self, folder: Folder) -> dict[str, Attachment | None]:
+        return {name: one for name, one in self._guarded.damaged.items() if name.startswith(f"{folder.path}/")}
+
+    async def _keep_known(self) -> None:
+        """Go on to know damaged files whose parts are in this bucket, which may be another than before."""
+        if not self._guarded.damaged:
+            return
+        sizes = {name: size async for name, size in self._export.bucket.list(attachments.FOLDER)}
+        kept = {
+            name: one if one is not None and all(sizes.get(part.name) == part.size for part in one.parts) else None
+            for name, one in self._guarded.damaged.items()
+        }
+        self._guarded = self._guarded._replace(damaged=kept)
+        await in_thread(filelist.remember, self._rocks, [one for one in kept.values() if one is not None])
 
     async def _files(self, found: list[Found]) -> list[Attachment]:
         """Some files; those that have gone away are left out."""
@@ -122,6 +167,10 @@ class Outgoing:
                 return None
             parts.append(await self._part(content))
             await in_thread(digest.update, content)
+        if (expected := self._guarded.sha256.get(found.name)) not in (None, digest.hexdigest()):
+            (known,) = await in_thread(filelist.by_name, self._rocks, [found.name])
+            self._export.report.damaged.append(f"the uploaded file {found.name} has another SHA-256.")
+            return known if known is not None and known.sha256 == expected else None
         self._export.report.files += 1
         return Attachment(found.name, found.size, digest.hexdigest(), found.modified_ns, tuple(parts))
 

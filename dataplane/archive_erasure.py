@@ -83,6 +83,15 @@ def check_gone(rocks: Rocks, subject: Subject, folder: Path | None = None) -> No
             raise _still_there(f"some of these rows of collection {subject.collection}")
 
 
+async def names(bucket: Bucket, subject: Subject) -> bool:
+    """Whether any manifest names the tenant or the collection. Raises Damaged, BucketUnreachable."""
+    whole = subject._replace(ids=frozenset())
+    for number in await manifests.numbers(bucket):
+        if await _held_by(bucket, (await manifests.read(bucket, number))[0], whole):
+            return True
+    return False
+
+
 async def look_again(bucket: Bucket, subject: Subject) -> tuple[int, list[Problem]]:
     """How many objects are there, and which of them still hold it, or may. Raises Damaged, BucketUnreachable."""
     objects = [name async for name, _ in bucket.list("")]

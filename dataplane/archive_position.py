@@ -147,13 +147,13 @@ def base(position: Position, found: Shelf, where: str) -> Stored | None:
     if owner != position.owner:
         raise Conflict(
             f"the archive in {where} belongs to another box: give this one a prefix of its own. If the other is lost, run "
-            "`acu data restore` on an empty box instead."
+            "`acu data restore --from-bucket` on an empty box instead."
         )
     if found.broken:
         raise Damaged(f"{found.broken[0].what}")
     raise Conflict(
         f"the archive in {where} is ahead of this box, or was changed: was the box set back to an older backup? Run "
-        "`acu data archive --restart` to archive what the box has now, or `acu data restore` on an empty box."
+        "`acu data archive --restart` to archive what the box has now, or `acu data restore --from-bucket` on an empty box."
     )
 
 

@@ -1,9 +1,10 @@
 """Care for a whole data plane while it runs: `verify`, with repair, and `back_up`.
 
-`verify` looks at every collection (verify.py has what is compared), at the archive's objects, and with `deep` at every byte of
-state and events on the box and of every object in the bucket. With `repair`, what is derived and wrong is made anew from
-RocksDB, an archive that lacks something is archived anew, and damaged shards of the history, whose events nothing here has, are
-discarded. What is still wrong afterwards is told.
+`verify` looks at every collection (verify.py has what is compared), at uploaded files (uploads.py), at the archive's objects, and
+with `deep` at every byte of state and events on the box, of uploaded files, and of every object in the bucket. With `repair`,
+what is derived and wrong is made anew from RocksDB, uploaded files that are damaged are fetched from the archive, an archive
+that lacks something is archived anew, and damaged shards of the history, whose events nothing here has, are discarded. What is
+still wrong afterwards is told.
 
 `back_up` has in it RocksDB as it is at one moment, and beside it warm shards and snapshots that fit it: they are linked while
 the keeper rests, for milliseconds. The history's files are linked after that moment: what left RocksDB before is in them, and
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from dataplane import backup, snapshot
+from dataplane import backup, snapshot, uploads
 from dataplane import verify as verifying
 from dataplane.archive_source import read_entries
 from dataplane.backup import BackupReport
@@ -30,6 +31,7 @@ from dataplane.collection import Collection
 from dataplane.errors import Closed, DataPlaneError, NotFound
 from dataplane.repair import repair
 from dataplane.threads import in_thread
+from dataplane.uploads import Upload
 
 if TYPE_CHECKING:
     from dataplane.store import DataPlane
@@ -42,7 +44,7 @@ Progress = Callable[
 
 
 class Finding(Struct, frozen=True):
-    """Something that is wrong. `where`: index, graph, shards, text, rows; state, history or archive, which are of no tenant."""
+    """Something that is wrong. `where`: index, graph, shards, text, rows; state, history, archive or files, of no tenant."""
 
     tenant: str
     collection: str
@@ -89,9 +91,17 @@ async def verify(
     problems += _history_problems(history)
     if deep:
         problems += await _state_problems(plane, progress)
+    progress("verifying uploaded files", 0, 0)
+    damaged = await _damaged_files(plane, deep=deep)
+    problems += _file_problems(damaged)
     progress("verifying the archive", 0, 0)
     problems += await _archive_problems(plane, deep=deep)
-    left = await _mended(plane, problems, deep=deep, progress=progress) if mend else problems
+    left_of_files = []
+    if mend and damaged:
+        progress("fetching uploaded files from the archive", 0, 0)
+        await plane.cold.bring_back(damaged)
+        left_of_files = _file_problems(await _damaged_files(plane, deep=deep))
+    left = [*left_of_files, *await _mended(plane, problems, deep=deep, progress=progress)] if mend else problems
     if mend:
         problems = [*problems, *await in_thread(_given_up, plane, history)]
         left += _history_problems(await in_thread(plane.old_events.damaged))
@@ -153,6 +163,15 @@ async def _state_problems(plane: DataPlane, progress: Progress) -> list[Finding]
     return problems
 
 
+async def _damaged_files(plane: DataPlane, *, deep: bool) -> dict[Upload, str]:
+    listing = plane.cold.uploads
+    return {} if listing is None else await uploads.wrong(plane.rocks, plane.folder, listing, deep=deep)
+
+
+def _file_problems(damaged: Mapping[Upload, str]) -> list[Finding]:
+    return [Finding("", "", "files", what) for what in damaged.values()]
+
+
 def _history_problems(damaged: Mapping[str, list[str]]) -> list[Finding]:
     return [Finding("", "", "history", problem) for found in damaged.values() for problem in found]
 
@@ -193,9 +212,10 @@ async def back_up(
     """Back up everything to the folder `target`, which must be new or empty. Everything written before the call is in it.
 
     `files`: what else there is in the data plane's folder (name in it -> a file that is never changed in place); those that
-    go away meanwhile are left out. Raises as `backup.back_up` does.
+    go away meanwhile are left out. Raises as `backup.back_up` does, and Damaged if uploaded files are missing or cut.
     """
     await plane.writer.barrier()
+    await uploads.check(plane.rocks, plane.folder, plane.cold.uploads)
     stop = threading.Event()
 
     def told(done: int, total: int) -> None:
@@ -218,9 +238,18 @@ def _back_up(
             plane.folder,
             target,
             files={name: staged / name for name in kept},
-            later=lambda folder: plane.old_events.link(lambda path: _link_history(plane, path, folder)),
+            later=lambda folder: _link_later(plane, folder),
             progress=progress,
         )
+
+
+def _link_later(plane: DataPlane, folder: Path) -> None:
+    """What must be at least as new as the checkpoint: the history, and files that were uploaded since the others were linked."""
+    plane.old_events.link(lambda path: _link_history(plane, path, folder))
+    for name, path in uploads.names_of(plane.folder):
+        if not (folder / name).exists():
+            with contextlib.suppress(NotFound):  # deleted this moment
+                backup.link_or_copy(path, folder / name)
 
 
 def _derived_files(plane: DataPlane) -> Iterator[tuple[str, Path]]:

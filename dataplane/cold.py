@@ -37,6 +37,7 @@ from dataplane.errors import Closed, DataPlaneError
 from dataplane.manifest import Manifest, Problem
 from dataplane.rocks import Rocks
 from dataplane.threads import in_thread
+from dataplane.uploads import Listing, Upload, bring_back
 
 RETRY_FIRST_S = 5.0
 RETRY_MOST_S = 60.0
@@ -98,6 +99,7 @@ class ColdTier:
         every_s: float | None,
         collections: Callable[[], Sequence[Collection]],
     ) -> None:
+        self.uploads: Listing | None = None  # what uploaded files there must be: given by who has their records
         self._rocks = rocks
         self._config = config
         self._folder = folder
@@ -151,6 +153,11 @@ class ColdTier:
         if self._position is None or not self._position.number:
             return []
         return await manifests.verify((await self._open())[0], deep=deep)
+
+    async def bring_back(self, damaged: Iterable[Upload]) -> None:
+        """Fetch damaged uploaded files from the archive, where it has them. Raises BucketUnreachable, Damaged."""
+        if self._position is not None and self._position.number:
+            await bring_back(self._rocks, (await self._open())[0], self._folder, damaged)
 
     async def look(self) -> None:
         """Find out what the archive has, where there is one. Raises BucketUnreachable, Damaged."""
@@ -238,6 +245,7 @@ class ColdTier:
             if self._position is None:
                 self._position = positions.new()
                 await in_thread(positions.save, self._rocks, self._position)
+            archiver.uploads = self.uploads
             before, written = self._position.number, self._rocks.writes()
             result = await work(archiver)
             self._position = await in_thread(positions.load, self._rocks)
@@ -253,6 +261,11 @@ class ColdTier:
         self._last_error = None
         if isinstance(result, ArchiveReport):
             self._sent_bytes += result.bytes
+            if result.damaged:  # said again by each run, until they are repaired or deleted
+                _log.error(
+                    "uploaded files are damaged", extra={"count": len(result.damaged), "first": result.damaged[0]}
+                )
+                self._last_error = result.damaged[0]
         return result
 
     def _note(self, why: str) -> None:

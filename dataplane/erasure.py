@@ -24,8 +24,11 @@ from msgspec import Struct
 
 from dataplane import archive_erasure, attachments, clock, filelist, keys, records, snapshot
 from dataplane.archive_erasure import Subject
+from dataplane.archive_source import BOX, tenant_of
+from dataplane.bucket import Bucket
 from dataplane.care import POLL_S, Progress, silent, text_built
 from dataplane.catalog import ROW_FAMILIES, ForgetTenant
+from dataplane.cold import default_cold_folder
 from dataplane.collection import Collection
 from dataplane.errors import Damaged, DataPlaneError, NotFound, Unavailable
 from dataplane.records import RowRecord
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from dataplane.store import DataPlane
 
 STEP = 128
+SHOWN = 10  # names that an error lists
 PATIENCE_S = 60.0  # for RocksDB's removing of files
 BEYOND = (
     "Backups that were made before still hold it: remove those.",
@@ -47,7 +51,8 @@ BEYOND = (
 class Receipt(Struct, frozen=True, kw_only=True):
     """What was erased, and how that was seen.
 
-    `rows`: that were there when it began. `searched`: what was looked through afterwards: rows of the database, or families
+    `rows`, `files` (uploaded ones) and `collections`: that were there when it began; rows alone if only rows were erased.
+    `searched`: what was looked through afterwards: rows of the database, or families
     that must be empty; files of all tenants; rows in shards; events in the history; nodes of a snapshot;
     objects of the archive. `left`: what was still found; empty, or it is not done. `beyond`: what is out of reach.
     """
@@ -56,6 +61,8 @@ class Receipt(Struct, frozen=True, kw_only=True):
     collection: str | None
     ids: int
     rows: int
+    files: int
+    collections: int
     time_ms: int
     searched: dict[str, int]
     archive: archive_erasure.Receipt | None
@@ -68,6 +75,80 @@ class Receipt(Struct, frozen=True, kw_only=True):
         return not self.left
 
 
+class Extent(Struct, frozen=True):
+    """How much there is to erase. `known`: whether box or archive have the tenant or the collection at all."""
+
+    rows: int
+    files: int
+    collections: int
+    known: bool
+
+
+async def measure(plane: DataPlane, tenant: str, collection: str | None = None) -> Extent:
+    """What there is of a tenant or a collection. An archive that cannot be read may have it."""
+    subject = Subject.of(tenant, collection, None)
+    await plane.writer.barrier()
+    named = _named(plane, subject)
+    rows = sum(sum(one.counts()) for one in named)
+    files = 0 if collection is not None else len(await in_thread(attachments.of_tenant, plane.folder, tenant))
+    known = bool(named or files) or (collection is None and await in_thread(_has_more, plane, tenant))
+    return Extent(rows, files, len(named), known or await _archived(plane, subject))
+
+
+async def absence(plane: DataPlane, tenant: str, collection: str | None = None) -> NotFound:
+    """The error for what is not `known`. Before, the database is rewritten, for an earlier erasure may have been broken off."""
+    await in_thread(_rewrite, plane.rocks, (keys.tenant_prefix(tenant),))
+    own = sorted(plane.collections(tenant))
+    tenants = await in_thread(_tenants, plane)
+    if collection is None or tenant not in tenants:
+        return NotFound(f"there is no tenant {tenant!r}, on this box or in its archive. There is: {_listed(tenants)}.")
+    return NotFound(
+        f"there is no collection {collection!r} of the tenant {tenant!r}, on this box or in its archive. "
+        f"There is: {_listed(own)}."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return (", ".join(names[:SHOWN]) or "none") + more
+
+
+def _tenants(plane: DataPlane) -> list[str]:
+    """Who has anything in the database. Steps from tenant to tenant."""
+    found = set()
+    for family in FAMILIES:
+        start: bytes | None = keys.after(BOX)
+        while start is not None:
+            with contextlib.closing(plane.rocks.scan(family, b"", start=start)) as scan:
+                key = next((key for key, _ in scan), None)
+            if key is None:
+                break
+            tenant = tenant_of(key)
+            found.add(tenant)
+            start = keys.after(keys.tenant_prefix(tenant))
+    return sorted(found)
+
+
+def _has_more(plane: DataPlane, tenant: str) -> bool:
+    """Whether a tenant has records or events. A history that cannot be read may have some."""
+    prefix = keys.tenant_prefix(tenant)
+    if any(plane.rocks.first_key(family, prefix) is not None for family in FAMILIES):
+        return True
+    try:
+        return plane.old_events.count(tenant)[0] > 0
+    except Damaged:
+        return True
+
+
+async def _archived(plane: DataPlane, subject: Subject) -> bool:
+    if not plane.cold.status().manifest:
+        return False
+    try:
+        return await archive_erasure.names(Bucket(plane.config.cold, default_cold_folder(plane.folder)), subject)
+    except DataPlaneError:
+        return True
+
+
 async def erase(
     plane: DataPlane,
     tenant: str,
@@ -75,14 +156,17 @@ async def erase(
     ids: Iterable[str] | None = None,
     *,
     progress: Progress = silent,
+    before: Extent | None = None,
 ) -> Receipt:
     """Erase a tenant, its collection, or rows of this. What is not there is erased from archive and files all the same.
 
+    `before`: what was there, if the caller has removed some of it already.
     Raises InvalidInput (ids without a collection), StorageFull, Unavailable, Closed, Conflict (something came back meanwhile).
     An archive that cannot be reached is told in the receipt.
     """
     subject = Subject.of(tenant, collection, ids)
     progress("deleting", 0, 0)
+    extent = before if before is not None else await measure(plane, tenant, collection)
     taken = await _delete(plane, subject)
     progress("rewriting what is derived", 0, 0)
     for one in _kept(plane, subject):
@@ -105,7 +189,9 @@ async def erase(
         tenant=tenant,
         collection=collection,
         ids=len(subject.ids),
-        rows=taken.rows,
+        rows=taken.rows if subject.ids else max(extent.rows, taken.rows),
+        files=0 if subject.ids else extent.files,
+        collections=0 if subject.ids else extent.collections,
         time_ms=clock.now_ms(),
         searched=searched,
         archive=archive,
@@ -124,8 +210,7 @@ class _Taken(Struct, frozen=True):
 
 async def _delete(plane: DataPlane, subject: Subject) -> _Taken:
     whole = keys.tenant_prefix(subject.tenant)
-    own = [one for one in plane.open_collections() if one.tenant == subject.tenant]
-    named = [one for one in own if subject.collection in {None, one.name}]
+    named = _named(plane, subject)
     scopes = tuple(one.scope for one in named)
     if subject.ids:
         if not named:  # an earlier collection of this name, perhaps
@@ -144,6 +229,11 @@ async def _delete(plane: DataPlane, subject: Subject) -> _Taken:
         await plane.mover.forget()
     await asyncio.to_thread(_remove_files, plane, subject.tenant)  # their records are gone by now
     return _Taken(rows, 0, (whole, filelist.KNOWN), ((whole, FAMILIES),))
+
+
+def _named(plane: DataPlane, subject: Subject) -> list[Collection]:
+    own = [one for one in plane.open_collections() if one.tenant == subject.tenant]
+    return [one for one in own if subject.collection in {None, one.name}]
 
 
 def _remove_files(plane: DataPlane, tenant: str) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,12 +68,17 @@ async def each(bucket: Bucket, segments: Iterable[Sealed]) -> AsyncIterator[Atta
 
 def known(rocks: Rocks, found: Sequence[Found]) -> list[Attachment | None]:
     """What is known of files that are as they were. Raises Damaged."""
-    stored = rocks.get_many("meta", [KNOWN + one.name.encode() for one in found])
-    attachments = [None if value is None else _decoded(value, "the database") for value in stored]
+    attachments = by_name(rocks, [one.name for one in found])
     return [
         one if one is not None and (one.size, one.modified_ns) == (file.size, file.modified_ns) else None
         for one, file in zip(attachments, found, strict=True)
     ]
+
+
+def by_name(rocks: Rocks, names: Sequence[str]) -> list[Attachment | None]:
+    """What is known of files, whatever they are now. Raises Damaged."""
+    stored = rocks.get_many("meta", [KNOWN + name.encode() for name in names])
+    return [None if value is None else _decoded(value, "the database") for value in stored]
 
 
 def remember(rocks: Rocks, attachments: Iterable[Attachment]) -> None:
@@ -85,13 +90,17 @@ def remember(rocks: Rocks, attachments: Iterable[Attachment]) -> None:
         rocks.write(batch)
 
 
-def forget_gone(rocks: Rocks, data: Path, after: bytes) -> bytes | None:
-    """Forget those of the next few hundred files that are no longer there. Returns where to go on; None: that was all."""
+def forget_gone(rocks: Rocks, data: Path, after: bytes, kept: Container[str] = ()) -> bytes | None:
+    """Forget those of the next few hundred files that are no longer there, but for `kept` names.
+
+    Returns where to go on; None: that was all.
+    """
     with contextlib.closing(rocks.scan("meta", KNOWN, start=after)) as scan:
         found = [key for key, _ in itertools.islice(scan, STEP)]
     batch = rocks.batch()
     for key in found:
-        if not (data / key[len(KNOWN) :].decode()).is_file():
+        name = key[len(KNOWN) :].decode()
+        if name not in kept and not (data / name).is_file():
             batch.delete("meta", key)
     if len(batch):
         rocks.write(batch)

@@ -5,17 +5,31 @@ of `size` bytes stands by, with no content. Who opens gives it up first if the d
 what is left of it afterwards, before anybody else can: what was used of it is in the table files now, so that each further
 start on the full disk needs only some hundred kilobytes.
 
+A delete that meets the full disk while the data plane runs borrows it too (`Lender`): deleting is how room is made, and needs
+some itself. RocksDB, which refuses all writes once one has met a full disk, looks for space every 5 seconds: so long is it
+tried. What is left is taken back at once, and the rest when there is plenty of space.
+
 Where there is space the file is made, or made whole again, by `top_up`. It never takes the disk's last space: only where
 SPARE times its size is free. Without it (a disk that was small from the start) a full disk may refuse to open, and says so.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
+
+from dataplane.errors import Closed, Unavailable
+from dataplane.threads import in_thread
 
 SPARE = 4
+TRIED_S = 12.0
+PAUSE_S = 0.25
+T = TypeVar("T")
 
 
 class Reserve:
@@ -72,3 +86,41 @@ class Reserve:
                 size //= 2
             else:
                 return
+
+
+class Lender:
+    """Lends a reserve to deletes, one at a time. For one event loop."""
+
+    def __init__(self, reserve: Reserve) -> None:
+        self._reserve = reserve
+        self._one = asyncio.Lock()
+
+    async def delete(self, delete: Callable[[], Awaitable[T]]) -> T:
+        """What `delete` returns, which may be called again. Raises what it raises, if the reserve does not help."""
+        try:
+            return await delete()
+        except Closed:
+            raise
+        except Unavailable:
+            async with self._one:
+                return await self._lent(delete)
+
+    async def _lent(self, delete: Callable[[], Awaitable[T]]) -> T:
+        given = await in_thread(self._reserve.give_up)
+        until = time.monotonic() + (TRIED_S if given else 0.0)
+        try:
+            while True:
+                try:
+                    return await delete()
+                except Unavailable as error:
+                    if isinstance(error, Closed) or time.monotonic() > until:
+                        raise
+                await asyncio.sleep(PAUSE_S)
+        finally:
+            if given:
+                await in_thread(self._reserve.take_back)
+
+    async def top_up(self) -> None:
+        """Make the reserve whole if there is plenty of space."""
+        async with self._one:
+            await in_thread(self._reserve.top_up)

@@ -10,6 +10,9 @@ Durability: `write` is atomic and survives the death of the process (it is in th
 must survive the death of the machine needs `sync` after it, which the committer calls once for many writes.
 After a crash RocksDB replays its log up to the last whole batch, so a batch is there whole or not at all. An end of the log
 that was torn by a loss of power is cut off; damage before what was synced (synced.py) is not: then it does not open.
+A database is made only where there is nothing. RocksDB would make an empty one wherever CURRENT is missing, and all that goes
+by it would then remove what it does not name: so what is left of a lost one is told from a making that was cut short, which
+has at most MANIFEST-000001 and no log, and is refused each time.
 Once a write met a full disk, all are refused until RocksDB has seen space again, for which it looks every 5 seconds.
 
 Memory: block cache, index and filter blocks, and write buffers are charged to one cache of `memory_bytes`.
@@ -43,14 +46,17 @@ from rocksdict import (
 
 from dataplane import keys
 from dataplane.errors import Closed, Damaged, DataPlaneError, Locked, StorageFull, Unavailable
+from dataplane.files import storage_errors
 from dataplane.synced import SyncedMark
 
 FAMILIES = ("rows", "vectors", "index", "dead", "meta", "state", "events")
 SYNCED = "synced"
+DEPENDENT = ("derived", "library/files", "history")  # beside the database; each is of what the database names
 _BLOOM_BITS = 10
 _BLOCK_BYTES = MappingProxyType({"vectors": 16 << 10})
 _MIN_MEMORY = 8 << 20
 MANIFEST_BYTES = 256 << 10
+_FIRST_MANIFEST = "MANIFEST-000001"
 
 
 class Batch:
@@ -96,10 +102,12 @@ class Rocks:
 
     @classmethod
     def open(cls, path: Path, *, memory_bytes: int) -> Rocks:
-        """Open the database in `path`, or make it. `memory_bytes`: for all caches and buffers together.
+        """Open the database in `path`, or make it where nothing is. `memory_bytes`: for all caches and buffers together.
 
-        Raises Locked, Damaged, StorageFull, and DataPlaneError with RocksDB's words for anything else.
+        Raises Locked, Damaged (also for one that is lost while its files are there), StorageFull, Unavailable, and
+        DataPlaneError with RocksDB's words for anything else.
         """
+        check_not_lost(path)
         memory = max(memory_bytes, _MIN_MEMORY)
         cache = Cache(memory)
         buffers = WriteBufferManager.new_write_buffer_manager_with_cache(memory // 2, False, cache)
@@ -246,6 +254,30 @@ class Rocks:
         self._synced.close()
         with contextlib.suppress(Closed), _translated():
             self._db.close()
+
+
+def check_not_lost(path: Path) -> None:
+    """Raise Damaged if there was a database in `path`, and there is none to open. Changes nothing."""
+    with storage_errors(path):
+        if (path / "CURRENT").exists():
+            return
+        left = [found.name for found in path.iterdir() if _of_rows(found.name)] if path.is_dir() else []
+        beside = [name for name in DEPENDENT if (path.parent / name).is_dir() and any((path.parent / name).iterdir())]
+    if left or beside:
+        missing = (
+            f"its file CURRENT is gone, and {min(left)} is there" if left else f"{beside[0]} beside it is not empty"
+        )
+        raise Damaged(
+            f"the database in {path} is lost: {missing}. Nothing was changed. Move the folder {path.parent} away; then bring "
+            "the data back with `acu data restore --from-bucket` or `acu data restore --from-backup DIR`, or begin anew."
+        )
+
+
+def _of_rows(name: str) -> bool:
+    """Whether a file of this name is of a database that may have rows. The first MANIFEST lies there before CURRENT does."""
+    return (
+        name == SYNCED or name.endswith((".sst", ".log")) or (name.startswith("MANIFEST") and name != _FIRST_MANIFEST)
+    )
 
 
 def _rewriting() -> CompactOptions:

@@ -25,6 +25,7 @@ from dataplane.errors import Closed, InvalidInput
 from dataplane.forgetting import note_tenant
 from dataplane.oldevents import OldEvents
 from dataplane.records import EventRecord
+from dataplane.reserve import Lender
 from dataplane.rocks import Rocks
 from dataplane.versioned import Address, Clock, Parts, Versioned
 from dataplane.writer import Command, Draft, Writer
@@ -59,6 +60,7 @@ class StateStore:
         self._old = old
         self._executor = executor
         self._clock = clock or now_ms
+        self.lender: Lender | None = None  # of space for deletes on a full disk
         self._cursor = b""  # where the next sweep goes on
 
     async def put(
@@ -93,7 +95,12 @@ class StateStore:
         at = versioned.address(tenant, kind, name)
         if expected is not None:
             _checked(expected, "expected")
-        return cast("bool", await self._writer.submit(versioned.Delete(at, self._clock, expected), wait))
+
+        async def delete() -> bool:
+            return cast("bool", await self._writer.submit(versioned.Delete(at, self._clock, expected), wait))
+
+        # Of a version, it is not tried again: the first attempt may have been all but durable.
+        return await delete() if self.lender is None or expected is not None else await self.lender.delete(delete)
 
     async def scan(
         self, tenant: str, kind: str, *, prefix: str = "", after: str | None = None, limit: int = 100
@@ -168,6 +175,8 @@ class StateStore:
 
         The next call goes on from there; after the last tenant comes the first. Returns how many records were removed.
         """
+        if self.lender is not None:
+            await self.lender.top_up()
         entries, self._cursor = await self._read(lambda: versioned.due(self._rocks, now_ms, self._cursor, limit))
         removed = 0
         for begin in range(0, len(entries), _SWEEP_BATCH):

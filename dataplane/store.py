@@ -43,7 +43,7 @@ from dataplane.mover import Mover
 from dataplane.oldevents import OldEvents
 from dataplane.planestatus import PlaneStatus, SearchCounts, state_status
 from dataplane.records import CollectionRecord
-from dataplane.reserve import Reserve
+from dataplane.reserve import Lender, Reserve
 from dataplane.rocks import Rocks
 from dataplane.rowcodec import row_batch, stored_rows
 from dataplane.rows import CollectionSpec, Location, Row, SearchQuery, SearchResult, StoredRow
@@ -68,7 +68,7 @@ class DataPlane:
         """Use `open`."""
         self.folder = folder
         self.rocks = rocks
-        self._config = config
+        self.config = config
         self._loop = asyncio.get_running_loop()
         self._memory_bytes = memory_bytes
         self._collections: dict[tuple[str, str], Collection] = {}
@@ -106,6 +106,7 @@ class DataPlane:
             raise
         finally:
             await asyncio.to_thread(reserve.take_back if needed else reserve.top_up)
+        plane.state.lender = Lender(reserve)
         plane.writer.start()
         plane.keeper.start()
         plane.indexer.start()
@@ -293,7 +294,7 @@ class DataPlane:
             searched = await self._in_pool(collection, lambda: searching.search(collection, query))
         self._touch(collection, searched.rows)
         result = searched.result
-        slow = result.took_ms > self._config.slow_search_ms
+        slow = result.took_ms > self.config.slow_search_ms
         self._searches.add(result, slow=slow)
         if slow:
             _log.warning(

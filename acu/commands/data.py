@@ -15,7 +15,7 @@ from acu.commands import dataview, exits
 from acu.commands.dataplace import Told, configured, place_of
 from acu.commands.options import add_config_option, add_target_options
 from acu.commands.output import out
-from acu.errors import DataError
+from acu.errors import ConfigError, DataError
 from acu.http.wire.data import ArchiveBody, BackupBody, EraseBody, VerifyBody
 from acu.logs import printable
 from acu.models.progress import human
@@ -73,11 +73,12 @@ def add_arguments(subparsers: Any) -> None:
     status = action("status", "rows and bytes by tier, memory, backlog", STATUS)
     status.add_argument("--watch", action="store_true", help="again every second, until ctrl-C")
     verify = action("verify", "look for what is wrong, and repair it", VERIFY)
-    verify.add_argument(
+    either = verify.add_mutually_exclusive_group()  # a backup cannot be repaired: another one is made
+    either.add_argument(
         "--repair", action="store_true", help="make anew what is wrong; discard what is damaged of the history"
     )
     verify.add_argument("--deep", action="store_true", help="read all state, and every object of the archive, too")
-    verify.add_argument("--backup", metavar="DIR", type=Path, help="look at this backup instead, every byte of it")
+    either.add_argument("--backup", metavar="DIR", type=Path, help="look at this backup instead, every byte of it")
     backup = action("backup", "back everything up while it runs", BACKUP)
     backup.add_argument("folder", metavar="DIR", type=Path, help="a new or empty folder, best on another disk")
     restore = action("restore", "bring a lost data plane back", RESTORE)
@@ -144,8 +145,6 @@ def _verify(args: argparse.Namespace) -> int:
 def _verify_backup(args: argparse.Namespace) -> int:
     from acu.commands.datarestore import backup_problems
 
-    if args.repair:
-        raise DataError("a backup cannot be repaired: make another one")
     with progress() as told:
         problems = backup_problems(args.backup, told)
     if args.json:
@@ -159,7 +158,9 @@ def _verify_backup(args: argparse.Namespace) -> int:
 
 
 def _backup(args: argparse.Namespace) -> int:
-    folder = args.folder if args.url is not None else args.folder.absolute()
+    if args.url is not None and not args.folder.is_absolute():
+        raise ConfigError([f"DIR must be absolute with --url, for it is on the daemon's machine: {args.folder}"])
+    folder = args.folder.absolute()
     with progress() as told:
         done = place_of(args).perform(BackupBody(folder=str(folder)), told)
     out(

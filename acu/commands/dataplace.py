@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import sys
+import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 PATH = "/acu/v1/data"
 TIMEOUT_S = 30.0
 POLL_S = 0.2
+LEAVE_S, LEAVE_POLL_S = 1.0, 0.005
 Told = Callable[[str, int, int], None]
 T = TypeVar("T")
 
@@ -96,8 +99,12 @@ class InFolder:
         return self._opened(lambda plane: perform(plane, work, told))
 
     def _opened(self, ask: Callable[[DataPlane], Awaitable[T]]) -> T:
+        from dataplane.rocks import check_not_lost
+
+        with data_errors():
+            check_not_lost(self.folder / "rocks")
         if not (self.folder / "rocks").is_dir():
-            raise DataError(f"there is no data plane in {self.folder}: nothing has been stored there yet")
+            raise self._nothing()
         from dataplane.store import opened
 
         # Nothing is archived but what the command asks for.
@@ -108,7 +115,17 @@ class InFolder:
                 return await ask(plane)
 
         with data_errors(" If one runs that did not answer here, say where it listens: --socket PATH or --url URL."):
-            return asyncio.run(run())
+            return ran(run())
+
+    def _nothing(self) -> DataError:
+        """There are no data. An archive says that there were."""
+        archive = archive_of(self._config)
+        if archive is None:
+            return DataError(f"there is no data plane in {self.folder}: nothing has been stored there yet")
+        return DataError(
+            f"there is no data plane in {self.folder}. If it was lost, its archive is {archive}: bring it back with "
+            "`acu data restore --from-bucket` before a daemon begins anew there"
+        )
 
 
 def place_of(args: argparse.Namespace) -> Place:
@@ -131,6 +148,43 @@ def place_of(args: argparse.Namespace) -> Place:
 def configured(args: argparse.Namespace) -> DataPlaneConfig:
     """The data plane's section of the configuration, with `auto` replaced."""
     return load(process_environment(), file=args.config).config.data_plane
+
+
+def archive_of(config: DataPlaneConfig) -> str | None:
+    """Where an archive of the data may be: the bucket, which is not asked, or a folder that has something; else None."""
+    from dataplane.cold import cold_folder, default_cold_folder
+
+    cold = config.cold
+    if cold.bucket is not None:
+        return f"the bucket {cold.bucket}, prefix {cold.prefix}"
+    folder = cold_folder(cold, default_cold_folder(Path(config.path)))
+    try:
+        return f"the folder {folder}" if any((folder / cold.prefix).iterdir()) else None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:  # one that may not be read may have one
+        return f"the folder {folder}"
+
+
+def ran(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` in a loop of its own, and let go of threads that are not the interpreter's before it may end.
+
+    The threads of obstore call into Python to hand over what they have read. One that comes back from there, and finds
+    the interpreter ending, aborts the process.
+    """
+    try:
+        return asyncio.run(work)
+    finally:
+        until = time.monotonic() + LEAVE_S
+        time.sleep(LEAVE_POLL_S)  # one that waits for its turn has it
+        while _foreign_frames() and time.monotonic() < until:
+            time.sleep(LEAVE_POLL_S)
+
+
+def _foreign_frames() -> bool:
+    """Whether a thread that Python did not start runs Python code."""
+    own = {thread.ident for thread in threading.enumerate() if not isinstance(thread, threading._DummyThread)}
+    return any(ident not in own for ident in sys._current_frames())
 
 
 @contextlib.contextmanager

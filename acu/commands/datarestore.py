@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acu.commands.dataplace import Told, data_errors
+from acu.commands.dataplace import Told, archive_of, data_errors, ran
 from acu.errors import DataError
 
 if TYPE_CHECKING:
@@ -54,7 +54,19 @@ def backup_problems(folder: Path, told: Told) -> list[str]:
 def from_bucket(config: DataPlaneConfig, told: Told) -> dict[str, Any]:
     """Fill the configured folder from the archive. Raises DataError; it is run again then, and begins anew."""
     with data_errors():
-        return asyncio.run(_from_bucket(config, told))
+        _check_there(config)
+        return ran(_from_bucket(config, told))
+
+
+def _check_there(config: DataPlaneConfig) -> None:
+    """Raises what the folder of the archive and that of the data say already, before anything is made."""
+    from dataplane.cold import cold_folder, default_cold_folder
+    from dataplane.rocks import check_not_lost
+
+    if config.cold.bucket is None and archive_of(config) is None:
+        folder = cold_folder(config.cold, default_cold_folder(Path(config.path)))
+        raise DataError(f"the folder {folder} has no archive: check data_plane.cold, its folder and prefix.")
+    check_not_lost(Path(config.path) / "rocks")
 
 
 async def _from_bucket(config: DataPlaneConfig, told: Told) -> dict[str, Any]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 BAR = 24
+WIDE = 10_000
 MANY = 100  # from so many on, a job's `total` is bytes
 
 
@@ -27,7 +28,7 @@ def drawn(report: dict[str, Any]) -> str:
 
     console = Console(highlight=False)
     with console.capture() as capture:
-        console.print(understood(report))
+        console.print(understood(report), crop=False)
     return capture.get()
 
 
@@ -172,14 +173,24 @@ def _collections(collections: list[dict[str, Any]]) -> RenderableType:
             f"-{one['text_behind']}" if one["text_behind"] else human(one["text_bytes"]),
         )
         problems += [f"[yellow]{escape(name)}[/]: {escape(problem)}" for problem in one["problems"]]
-    return Group(table, *problems)
+    return Group(_uncut(table), *problems)
+
+
+def _uncut(table: Table) -> Table:
+    """As wide as what is in it, whatever the terminal is: a name that was broken cannot be copied."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    wide = Console(width=WIDE)
+    table.width = Measurement.get(wide, wide.options, table).maximum
+    return table
 
 
 def _table(first: str, *columns: str) -> Table:
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 1), header_style="bold", pad_edge=False)
-    table.add_column(first, overflow="fold")
+    table.add_column(first, no_wrap=True)
     for column in columns:
         table.add_column(column, no_wrap=True, justify="right")
     return table
@@ -206,11 +217,12 @@ def _finding(one: dict[str, Any]) -> str:
 
 def archived(done: dict[str, Any]) -> str:
     """What archiving did."""
+    damaged = "".join(f"\nwrong, and not archived: {printable(one)}" for one in done.get("damaged", ()))
     if not done["objects"]:
-        return f"{printable(done['where'])}: manifest {done['manifest']} has everything already"
+        return f"{printable(done['where'])}: manifest {done['manifest']} has everything already{damaged}"
     return (
         f"{printable(done['where'])}: manifest {done['manifest']}, {done['rows']} rows, {done['files']} files and "
-        f"{human(done['bytes'])} in {done['objects']} objects put, {done['removed']} old ones removed"
+        f"{human(done['bytes'])} in {done['objects']} objects put, {done['removed']} old ones removed{damaged}"
     )
 
 
@@ -218,6 +230,8 @@ def receipt(found: dict[str, Any], what: str) -> str:
     """The receipt of an erasure."""
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(found["time_ms"] / 1000))
     lines = [f"erased: {printable(what)}", f"at: {when}", f"rows that were there: {found['rows']}"]
+    if not found["ids"]:
+        lines += [f"collections: {found['collections']}", f"uploaded files: {found['files']}"]
     archive = found["archive"]
     if archive is not None:
         lines.append(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import stat
 from functools import partial
 from io import FileIO
 from pathlib import Path
@@ -15,13 +17,13 @@ from aiohttp import web
 
 from acu.http.disk import on_disk
 from acu.http.disposition import attachment
+from acu.http.errors import HttpError
 from acu.http.exchange import Exchange, encoded
 from acu.http.library import FORM_REFUSALS, READ_REFUSALS, WRITE_REFUSALS, LibraryRoute, LibrarySource, bound
 from acu.http.multipart import Uploads
 from acu.http.paging import FilesQuery, decode_query, ends, given, page_request
 from acu.http.route import Answer, Route
 from acu.http.wire.files import File, FileDeleted, FileForm, FileList, check_field, file_body, file_form
-from agentflow.library.refusals import NotStored
 
 PIECE_BYTES = 256 * 1024
 FIELDS = 8  # of a file's object
@@ -78,7 +80,15 @@ async def delete(library: LibrarySource, exchange: Exchange) -> web.StreamRespon
 async def content(library: LibrarySource, exchange: Exchange) -> web.StreamResponse:
     files, tenant, file_id = await library(), exchange.caller.tenant, exchange.path_arguments["file_id"]
     file = await files.file(tenant, file_id)
-    return await send_file(exchange, files.file_path(tenant, file_id), file.filename)
+    try:
+        opened = await on_disk(whole, files.file_path(tenant, file_id), file.bytes)
+    except OSError as error:
+        await files.file(tenant, file_id)  # it may have been deleted this moment
+        told = {"request_id": exchange.id, "file": file_id, "why": str(error)}
+        logging.getLogger(__name__).warning("an uploaded file is damaged", extra=told)
+        message = f"The file {file_id!r} is damaged: {error}. Restore it (acu data verify --repair), or delete it."
+        raise HttpError(500, message, code="data_damaged") from error
+    return await send_file(exchange, opened, file.filename)
 
 
 TABLE: Final = (
@@ -138,12 +148,23 @@ def routes(library: LibrarySource, uploads: Uploads) -> tuple[Route, ...]:
     return bound((creation, *TABLE), library)
 
 
-async def send_file(exchange: Exchange, path: Path, filename: str) -> web.StreamResponse:
-    """Answer with the bytes of a file, read piece by piece as the client takes them. Raises NotStored where it is gone."""
+def whole(path: Path, size: int) -> FileIO:
+    """A file of `size` bytes, opened. Raises OSError, whose words name no path, for anything else, a symbolic link too."""
     try:
-        file = await on_disk(FileIO, path)
-    except FileNotFoundError as error:
-        raise NotStored(f"The file '{exchange.path_arguments['file_id'][:64]}' has been deleted.") from error
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        words = {errno.ELOOP: "it has become a symbolic link", errno.ENOENT: "it is missing"}
+        raise OSError(words.get(error.errno or 0, f"it cannot be read ({error.strerror})")) from error
+    known = os.fstat(descriptor)
+    if not stat.S_ISREG(known.st_mode) or known.st_size != size:
+        os.close(descriptor)
+        regular = stat.S_ISREG(known.st_mode)
+        raise OSError(f"it has {known.st_size:,} bytes instead of {size:,}" if regular else "it is no regular file")
+    return FileIO(descriptor)
+
+
+async def send_file(exchange: Exchange, file: FileIO, filename: str) -> web.StreamResponse:
+    """Answer with the bytes of a file, read piece by piece as the client takes them, and close it."""
     with file:
         size = os.fstat(file.fileno()).st_size
         response = web.StreamResponse(headers=_headers(exchange, filename, size))

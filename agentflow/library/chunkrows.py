@@ -42,7 +42,11 @@ class ChunkRows:
         with translated():
             try:
                 await self._plane.upsert(self._tenant, self._store_id, rows)
-            except NotFound:
+            except NotFound as error:
+                if first > 0:  # it was erased under this file, whose first rows are gone
+                    raise NotStored(
+                        f"the rows of vector store {self._store_id!r} are gone: attach the file again."
+                    ) from error
                 await self._changes.run(self._make(int(vectors.shape[1])))
                 await self._plane.upsert(self._tenant, self._store_id, rows)
 

@@ -35,8 +35,9 @@ from agentflow.library.limits import ExtractionLimits
 _PROGRAM = Path(__file__).with_name("extractor.py")
 _SHOWN_NAME = 80  # characters of a file's name that a message repeats
 _SHOWN_ERROR = 400  # characters of the child's last words
-_OUT_OF_MEMORY = (signal.SIGABRT, signal.SIGTRAP, signal.SIGILL, signal.SIGKILL)
-"""How a child ends for lack of memory: the PDF library gives up by one of the first three, the kernel uses the last."""
+_OUT_OF_MEMORY = (signal.SIGABRT, signal.SIGTRAP, signal.SIGILL)
+"""How a child ends that reaches its limit of memory: the PDF library gives up by one of these."""
+_TOO_SLOW = signal.SIGVTALRM  # formats/markup.py
 
 
 class Extracted(Struct, frozen=True):
@@ -152,6 +153,16 @@ class _Child:
             raise FileTooLarge(f"{name} takes more than {limits.wall_s:g} s to read: split it")
         if code == -signal.SIGXCPU:
             raise FileTooLarge(f"{name} takes more than {limits.cpu_s} s of a processor to read: split it")
+        if code == -_TOO_SLOW:
+            raise FileTooLarge(
+                f"{name} has HTML that takes too long to read (an element with thousands of attributes, or elements closed "
+                "in the wrong order): simplify it, or upload the text"
+            )
+        if code == -signal.SIGKILL:  # no limit does so: somebody did, or the kernel for want of memory in the machine
+            raise ExtractionFailed(
+                f"{name} was not read to its end: its reader was ended from outside, by the kernel if the machine ran out "
+                "of memory: attach it again, and split it if that does not help"
+            )
         words = errors.decode("utf-8", "replace").strip()
         if -code in _OUT_OF_MEMORY and not words:
             raise FileTooLarge(f"{name} takes more than {limits.memory_bytes:,} bytes of memory to read: split it")

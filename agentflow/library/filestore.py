@@ -9,9 +9,9 @@ A file goes the other way: first its record, then its bytes. So a record has its
 a crash left: the next start removes them, and every upload that was not finished.
 
 A record whose sync failed may be there: it is removed again, and where that fails, its bytes stay for the next start to judge.
-Only where the disk is too full for the record to be removed do the bytes go first, which makes room: such a file can be deleted
-again, but not read. The next start drops records without bytes, and logs each. If the folder of all files is missing,
-somebody has moved it: then the records stay.
+So a record without bytes is damage: it stays, cannot be read, and is logged at each start, until the bytes are brought back
+or its owner deletes it. A record has the size and the SHA-256 of its bytes, by which damage is found (`listed`). What is on
+the disk and is no file of ours, such as a folder, is removed from `uploads` and left alone in `files`.
 
 What is told of a name on disk comes from ids that the library made: no caller's text becomes part of a path. The data plane
 archives the files by this layout, and erases a tenant's folder without knowing the library (dataplane/attachments.py).
@@ -24,6 +24,7 @@ import contextlib
 import logging
 import os
 import secrets
+import shutil
 import time
 from pathlib import Path
 from typing import Final
@@ -35,12 +36,15 @@ from agentflow.library.extraction import shown
 from agentflow.library.ids import Ids
 from agentflow.library.paging import paged
 from agentflow.library.planeerrors import translated
-from agentflow.library.records import FileRecord
-from agentflow.library.refusals import NotStored, QuotaExceeded
+from agentflow.library.records import FileRecord, Records
+from agentflow.library.refusals import DataDamaged, NotStored, QuotaExceeded
 from agentflow.library.shelf import Shelf, Shelves
 from agentflow.library.values import PURPOSES, FileObject, Page, PageRequest
-from dataplane.attachments import tenant_folder
-from dataplane.errors import StorageFull
+from dataplane import StateStore
+from dataplane.attachments import FILES, tenant_folder
+from dataplane.errors import Damaged
+from dataplane.files import sha256_file
+from dataplane.uploads import Upload
 
 MIB: Final = 1 << 20
 MAX_FILENAME: Final = 512
@@ -62,6 +66,7 @@ class FileStore:
         self._ids = ids
         self._config = config
         self._arriving: dict[str, list[int]] = {}  # bytes of files whose records are being stored
+        self._leaving: dict[tuple[str, str], asyncio.Event] = {}  # files that are being deleted
 
     @property
     def max_bytes(self) -> int:
@@ -69,13 +74,16 @@ class FileStore:
         return self._config.max_file_mb * MIB
 
     async def prepare(self) -> None:
-        """Make the folders, remove what no record knows, and drop records whose bytes are gone."""
+        """Make the folders, remove what no record knows, and log records whose bytes are gone."""
         kept = {tenant_folder(shelf.tenant): set(shelf.files) for shelf in self._shelves.all()}
         with translated():
             lost = await asyncio.to_thread(_prepare, self._uploads, self._files, kept)
             for shelf in self._shelves.all():
                 for file_id in sorted(lost.get(tenant_folder(shelf.tenant), ())):
-                    await _drop_lost(shelf, file_id)
+                    _log.error(
+                        "the bytes of a file are gone: restore it with `acu data verify --repair`, or delete it",
+                        extra={"tenant": shelf.tenant, "file": file_id},
+                    )
 
     def new_upload(self, tenant: str) -> Path:
         """Where to write a new upload. Raises QuotaExceeded."""
@@ -106,6 +114,7 @@ class FileStore:
         try:
             shelf = await self._shelves.made(tenant)
             file_id, now = self._ids.new("file-")
+            sha256 = await asyncio.to_thread(sha256_file, upload)
             await asyncio.to_thread(_move, upload, self.path(tenant, file_id))
             record = FileRecord(
                 id=file_id,
@@ -114,6 +123,7 @@ class FileStore:
                 bytes=size,
                 created_ms=now,
                 expires_ms=None if expires_after_s is None else now + 1000 * expires_after_s,
+                sha256=sha256,
             )
             try:
                 await shelf.put_file(record)
@@ -144,18 +154,20 @@ class FileStore:
         return Page(tuple(map(_told, page.data)), page.has_more)
 
     async def delete(self, tenant: str, file_id: str) -> None:
-        """Remove the record, then the bytes; if the disk is full, the bytes first. Raises NotStored, DiskFull."""
-        shelf = self._shelves.of(tenant)
+        """Remove the record, then the bytes. Of several calls at once one does it. Raises NotStored, and DiskFull: it stays."""
+        shelf, key = self._shelves.of(tenant), (tenant, file_id)
+        while (leaving := self._leaving.get(key)) is not None:
+            await leaving.wait()
         if file_id not in shelf.files:
             raise NotStored(f"No such file: {shown(file_id)!r}.", param="file_id")
-        path = self.path(tenant, file_id)
-        with translated():
-            try:
+        self._leaving[key] = done = asyncio.Event()
+        try:
+            with translated():
                 await shelf.delete_file(file_id)
-            except StorageFull:  # deleting files is how their owner makes room
-                await asyncio.to_thread(path.unlink, missing_ok=True)
-                await shelf.delete_file(file_id)
-            await asyncio.to_thread(path.unlink, missing_ok=True)
+            await asyncio.to_thread(_unlink, self.path(tenant, file_id))
+        finally:
+            del self._leaving[key]
+            done.set()
 
     def expired(self) -> list[tuple[str, str]]:
         """Tenants and ids of files that are to go."""
@@ -183,6 +195,20 @@ class FileStore:
                 f"Your files have {held:,} bytes, and {most:,} are the most, so {size:,} more do not fit: delete some.",
                 param="file",
             )
+
+
+async def listed(state: StateStore) -> list[Upload]:
+    """What files there must be, by their records, for the data plane that has them in its folder. Raises Damaged."""
+    records = Records(state)
+    found = []
+    try:
+        for tenant in await records.tenants():
+            folder = f"{FILES.folder}/{tenant_folder(tenant)}"
+            for _, file in await records.all(tenant, "file", FileRecord):
+                found.append(Upload(f"{folder}/{file.id}", file.bytes, file.sha256))
+    except DataDamaged as error:
+        raise Damaged(str(error)) from error
+    return found
 
 
 def _told(record: FileRecord) -> FileObject:
@@ -242,12 +268,12 @@ async def _taken_back(shelf: Shelf, file_id: str) -> bool:
     return True
 
 
-async def _drop_lost(shelf: Shelf, file_id: str) -> None:
-    _log.warning("the bytes of a file are gone: its record is dropped", extra={"tenant": shelf.tenant, "file": file_id})
+def _unlink(path: Path) -> None:
+    """Remove the bytes of a file that has no record any more; what cannot be removed now is left to the next start."""
     try:
-        await shelf.delete_file(file_id)
-    except StorageFull as error:  # the library must open, so that its owner can make room; the next start tries again
-        _log.warning("the record stays until then: the disk is full", extra={"file": file_id, "why": str(error)})
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("the bytes of a deleted file stay", extra={"file": path.name, "why": str(error)})
 
 
 def _prepare(uploads: Path, files: Path, kept: dict[str, set[str]]) -> dict[str, set[str]]:
@@ -263,13 +289,16 @@ def _prepare(uploads: Path, files: Path, kept: dict[str, set[str]]) -> dict[str,
     for folder in (files, files.parent, files.parent.parent):  # what was made now, or just before a crash
         _sync(folder)
     for left in list(uploads.iterdir()):
-        left.unlink()
-    for tenant in list(files.iterdir()):
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
+    for tenant in [path for path in files.iterdir() if path.is_dir()]:
         known = kept.get(tenant.name, set())
         for path in list(tenant.iterdir()):
             if path.name in known:
                 lost.get(tenant.name, set()).discard(path.name)
-            else:
+            elif path.is_symlink() or not path.is_dir():
                 path.unlink()
     return lost
 

@@ -1,5 +1,7 @@
 """One file into one vector store: read -> cut -> embed -> rows, a batch at a time.
 
+A form feed, which tells the pages of a PDF apart, is a border for the cut and a line end in what is stored.
+
 Texts are cut in a thread while the last batch is embedded elsewhere, and a batch is small, so that chats and other
 people's embeddings have their turn between two. Rows get the same ids each time, so this can be done again from the
 beginning; rows of an earlier run that are too many are cut off at the end.
@@ -72,7 +74,7 @@ class Ingest:
         """The texts of the next batch. Cancelled, it still waits for the thread, which has the iterator."""
 
         def take() -> list[str]:
-            return [chunk.text for chunk in islice(cut, self._batch)]
+            return [chunk.text.replace("\f", "\n") for chunk in islice(cut, self._batch)]
 
         job = asyncio.get_running_loop().run_in_executor(self._threads, take)
         try:

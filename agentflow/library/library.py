@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +27,7 @@ from agentflow.library.chunkrows import ChunkRows
 from agentflow.library.config import LibraryConfig
 from agentflow.library.embedder import Embedder
 from agentflow.library.extraction import Extractor
-from agentflow.library.filestore import FileStore
+from agentflow.library.filestore import FileStore, listed
 from agentflow.library.ids import Ids
 from agentflow.library.planeerrors import translated
 from agentflow.library.records import Records
@@ -106,6 +107,8 @@ class Library:
             await shelves.load()
         library = cls(plane, shelves, folder, embedder, extractor, config or LibraryConfig())
         await library._files.prepare()
+        if folder == plane.folder / "library":  # where the data plane archives files
+            plane.cold.uploads = partial(listed, state)
         return library
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
@@ -173,10 +176,14 @@ class Library:
         """The stores that had it."""
         await self._files.delete(tenant, file_id)
         self._orphans.add((tenant, file_id))
-        return await self._detach_orphan(tenant, file_id)
+        try:
+            return await self._detach_orphan(tenant, file_id)
+        except DataUnavailable as error:  # the file is gone, whatever happens: the next sweep goes on
+            _log.warning("not taken out of stores yet", extra={"tenant": tenant, "id": file_id, "why": str(error)})
+            return []
 
     def file_path(self, tenant: str, file_id: str) -> Path:
-        """Where the bytes of a file lie, to be read. Raises NotStored."""
+        """Where the bytes of a file lie, to be read by who looks whether they are a file of its size. Raises NotStored."""
         return self._files.path(tenant, self._files.file(tenant, file_id).id)
 
     # Vector stores

@@ -36,7 +36,7 @@ T = TypeVar("T", bound=Struct)
 
 
 class FileRecord(Struct, frozen=True, kw_only=True):
-    """An uploaded file. Times of all records are milliseconds since 1970, UTC."""
+    """An uploaded file. Times of all records are milliseconds since 1970, UTC. `sha256` None: an older record."""
 
     id: str
     filename: str
@@ -44,6 +44,7 @@ class FileRecord(Struct, frozen=True, kw_only=True):
     bytes: int
     created_ms: int
     expires_ms: int | None = None
+    sha256: str | None = None
 
 
 class StoreRecord(Struct, frozen=True, kw_only=True):

@@ -1,18 +1,21 @@
-"""A search of a vector store: embed the queries, ask the data plane, say how near each chunk is.
+"""A search of a vector store: embed the queries, ask the data plane, say how well each chunk fits.
 
-Order: what the data plane's fusion of vectors and full text says (with the ranker `none`, vectors alone). A chunk that several
-queries find counts where it is best.
+Score: from 0 to 1; results come in its order, so a threshold cuts them from the end. It is one of two things:
 
-Score: the cosine of the chunk's vector and the query's, the best one of several queries, and 0 where it is negative. Every
-hit has one, also those that only the full text found: their vectors are read. So a threshold means the same for every search,
-which a fused score does not (it says how high a row ranks, not how near it is); but a chunk that ranks high for its
-words may have a lower score than one after it.
+    ranker none    the cosine of the chunk's vector and the query's, and 0 where it is negative: how near it is
+    else           the data plane's fusion of the ranking by vectors and the one by full text (dataplane/fusion.py): how high it
+                   is. A chunk that both have first has 1, one that is first in one and not in the other 0.5, and number n
+                   of a ranking has 61 / (60 + n) of that ranking's half.
+
+A fused score does not say how near a chunk is: the first of a store has 0.5 for any query. Whoever wants only what is near
+asks for the ranker `none`. Only the first places of a ranking count (four times FEWEST, or four times the results that are
+wanted). A chunk that several queries find counts where it is best.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -27,8 +30,8 @@ from dataplane import DataPlane, Filter, SearchQuery, StoredRow, parse_filter
 
 MOST_RESULTS: Final = 50
 MOST_QUERIES: Final = 16
-SPARE: Final = 4
-"""Times as many rows are asked for where a threshold may leave some out."""
+FEWEST: Final = 10
+"""So many rows are asked for at least, so that scores hardly depend on how many results are wanted."""
 
 
 async def search(
@@ -42,15 +45,14 @@ async def search(
             ranked = await _ranked(plane, (shelf.tenant, store.record.id), request, vectors, filter_)
     except NotStored:  # no row has been stored yet, or the store has gone meanwhile
         return ()
-    ids = [id_ for id_ in ranked if _is_shown(store, id_)]
+    ids = [id_ for id_, score in ranked.items() if score >= request.score_threshold and _is_shown(store, id_)]
     hits: list[SearchHit] = []
     wanted = request.max_num_results
     while ids and len(hits) < wanted:
         part, ids = ids[:wanted], ids[wanted:]
         with translated():
-            rows = await plane.get(shelf.tenant, store.record.id, part, vectors=True)
-        scored = _hits(shelf, store, [row for row in rows if row is not None], vectors)
-        hits.extend(hit for hit in scored if hit.score >= request.score_threshold)
+            rows = await plane.get(shelf.tenant, store.record.id, part)
+        hits.extend(_hits(shelf, store, [row for row in rows if row is not None], ranked))
     return tuple(hits[:wanted])
 
 
@@ -87,9 +89,9 @@ async def _vectors(embedder: Embedder, tenant: str, request: SearchRequest) -> A
 
 async def _ranked(
     plane: DataPlane, collection: tuple[str, str], request: SearchRequest, vectors: Any, filter_: Filter | None
-) -> list[str]:
-    """Ids of rows, best first."""
-    k = request.max_num_results * (SPARE if request.score_threshold > 0 else 1)
+) -> dict[str, float]:
+    """Ids of rows with their scores, best first."""
+    k = max(FEWEST, request.max_num_results)
     fused = request.ranker != "none"
     queries = [
         SearchQuery(vector=vector, text=text if fused else None, k=k, filter=filter_, fetch=False)
@@ -98,8 +100,8 @@ async def _ranked(
     found = await asyncio.gather(*(plane.search(*collection, query) for query in queries))
     best: dict[str, float] = {}
     for hit in (hit for result in found for hit in result.hits):
-        best[hit.id] = max(hit.score, best.get(hit.id, hit.score))
-    return sorted(best, key=lambda id_: -best[id_])
+        best[hit.id] = max(min(1.0, hit.score), best.get(hit.id, 0.0))  # rounding may pass 1
+    return dict(sorted(best.items(), key=lambda pair: -pair[1]))
 
 
 def _is_shown(store: StoreShelf, row_id: str) -> bool:
@@ -108,7 +110,7 @@ def _is_shown(store: StoreShelf, row_id: str) -> bool:
     return entry is not None and entry.status in ("completed", "in_progress") and entry.due != "remove"
 
 
-def _hits(shelf: Shelf, store: StoreShelf, rows: Sequence[StoredRow], vectors: Any) -> list[SearchHit]:
+def _hits(shelf: Shelf, store: StoreShelf, rows: Sequence[StoredRow], scores: Mapping[str, float]) -> list[SearchHit]:
     """The rows of files that are still there, with their scores."""
     hits: list[SearchHit] = []
     for row in rows:
@@ -119,7 +121,7 @@ def _hits(shelf: Shelf, store: StoreShelf, rows: Sequence[StoredRow], vectors: A
             SearchHit(
                 file_id=file.id,
                 filename=file.filename,
-                score=min(1.0, max(0.0, float(np.max(vectors @ row.vector)))),
+                score=scores[row.id],
                 attributes=entry.attributes,
                 text=row.text or "",
             )

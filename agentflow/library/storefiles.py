@@ -20,7 +20,7 @@ from agentflow.library.records import BatchRecord, EntryRecord
 from agentflow.library.refusals import NotStored, QuotaExceeded
 from agentflow.library.shelf import Shelf, Shelves, StoreShelf
 from agentflow.library.values import Attachment, BatchStatus, FileBatch, FileStatus, Page, PageRequest, StoreFile
-from agentflow.library.vectorstores import VectorStores
+from agentflow.library.vectorstores import VectorStores, counts_without
 from agentflow.library.workers import Workers
 from dataplane import check_attributes
 
@@ -119,7 +119,10 @@ class StoreFiles:
 
     def entry(self, tenant: str, store_id: str, file_id: str) -> StoreFile:
         """Raises NotStored."""
-        return _told_entry(store_id, self._shelves.of(tenant).store(store_id).entry(file_id))
+        store = self._shelves.of(tenant).store(store_id)
+        entry = store.entry(file_id)
+        lost = {one.file_id: one for one in self._workers.erased(tenant, store)}
+        return _told_entry(store_id, lost.get(file_id, entry))
 
     def entries(
         self, tenant: str, store_id: str, request: PageRequest, status: FileStatus | None, batch_id: str | None = None
@@ -132,6 +135,8 @@ class StoreFiles:
             found = [entry for entry in members if entry.batch_id == batch_id]
         else:
             found = list(store.entries.values())
+        lost = {one.file_id: one for one in self._workers.erased(tenant, store)}
+        found = [lost.get(entry.file_id, entry) for entry in found]
         shown = (entry for entry in found if entry.due != "remove" and status in (None, entry.status))
         page = paged(shown, lambda entry: entry.file_id, request)
         return Page(tuple(_told_entry(store_id, entry) for entry in page.data), page.has_more)
@@ -200,7 +205,8 @@ class StoreFiles:
     def batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
         """Raises NotStored."""
         store = self._shelves.of(tenant).store(store_id)
-        record, counts = store.batch(batch_id), store.counts(batch_id)
+        lost = [entry for entry in self._workers.erased(tenant, store) if entry.batch_id == batch_id]
+        record, counts = store.batch(batch_id), counts_without(store.counts(batch_id), lost)
         running: BatchStatus = "in_progress" if counts.in_progress else "completed"
         return FileBatch(
             id=batch_id,

@@ -164,7 +164,7 @@ class SearchRequest(Struct, frozen=True, kw_only=True):
 
 
 class SearchHit(Struct, frozen=True, kw_only=True):
-    """A chunk that was found. `score`: the cosine of its vector and the query's, but not below 0."""
+    """A chunk that was found. `score`: from 0 to 1, how well it fits (searching.py says what that means)."""
 
     file_id: str
     filename: str

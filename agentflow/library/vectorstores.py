@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 from msgspec import UNSET
@@ -20,10 +20,11 @@ from agentflow.library.config import LibraryConfig
 from agentflow.library.ids import Ids
 from agentflow.library.paging import paged
 from agentflow.library.planeerrors import translated
-from agentflow.library.records import StoreRecord
+from agentflow.library.records import EntryRecord, StoreRecord
 from agentflow.library.refusals import EmbedderChanged, QuotaExceeded, StoreExpired
 from agentflow.library.shelf import Shelves, StoreShelf
 from agentflow.library.values import (
+    FileCounts,
     NewStore,
     Page,
     PageRequest,
@@ -80,13 +81,14 @@ class VectorStores:
 
     def told(self, tenant: str, store_id: str) -> VectorStore:
         """Raises NotStored."""
-        return self._told(self._shelves.of(tenant).store(store_id))
+        return self._told(tenant, self._shelves.of(tenant).store(store_id))
 
     def page(self, tenant: str, request: PageRequest) -> Page[VectorStore]:
         """See Library.stores."""
         stores = (store for store in self._shelves.of(tenant).stores.values() if store.record.due != "remove")
         page = paged(stores, lambda store: store.record.id, request)
-        return Page(tuple(map(self._told, page.data)), page.has_more)
+        there = self._workers.collections(tenant)
+        return Page(tuple(self._told(tenant, store, there) for store in page.data), page.has_more)
 
     async def update(self, tenant: str, store_id: str, changes: StoreChanges) -> VectorStore:
         """See Library.update_store."""
@@ -105,7 +107,7 @@ class VectorStores:
                 record = replace(record, expires_after_days=changes.expires_after_days)
             with translated():
                 await shelf.put_store(replace(record, last_active_ms=self._last_used(store)))
-        return self._told(store)
+        return self._told(tenant, store)
 
     async def delete(self, tenant: str, store_id: str) -> None:
         """Hide a store, and let a worker remove it. Raises NotStored."""
@@ -173,8 +175,9 @@ class VectorStores:
 
     # What a store is like
 
-    def _told(self, store: StoreShelf) -> VectorStore:
-        record, counts, days = store.record, store.counts(), store.record.expires_after_days
+    def _told(self, tenant: str, store: StoreShelf, there: Container[str] | None = None) -> VectorStore:
+        lost = self._workers.erased(tenant, store, there)
+        record, counts, days = store.record, counts_without(store.counts(), lost), store.record.expires_after_days
         used = self._last_used(store)
         running: StoreStatus = "in_progress" if counts.in_progress else "completed"
         return VectorStore(
@@ -183,7 +186,7 @@ class VectorStores:
             created_at=record.created_ms // 1000,
             metadata=record.metadata,
             file_counts=counts,
-            usage_bytes=store.usage_bytes,
+            usage_bytes=0 if lost else store.usage_bytes,
             status="expired" if self._is_expired(store) else running,
             last_active_at=used // 1000,
             expires_after_days=days,
@@ -208,6 +211,12 @@ class VectorStores:
                 f"Vector store {store.record.id!r} has expired, and its contents are gone: make a new one, and attach "
                 "the files to it."
             )
+
+
+def counts_without(counts: FileCounts, lost: Sequence[EntryRecord]) -> FileCounts:
+    """What is counted where these entries' rows were erased (Workers.erased)."""
+    failed = sum(entry.status == "failed" for entry in lost)
+    return replace(counts, completed=counts.completed - failed, failed=counts.failed + failed) if failed else counts
 
 
 def _now_ms() -> int:

@@ -9,6 +9,9 @@ writes that it is done, and looks again until nothing is due:
     remove    the rows are removed, then the entry; of a store its rows, entries, batches, then itself
     expire    all rows of a store are removed
 
+Somebody may erase a store's collection behind the library's back (`acu data erase`). Its files are then told as failed, which is
+written before the collection is made anew for another file.
+
 Crash behaviour. Each step can be done again from its beginning. The record that says that it is done is durable, and with it
 every row before it, since all go through one log.
 
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Container
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
@@ -35,6 +39,7 @@ from agentflow.library.extraction import Extractor
 from agentflow.library.filestore import FileStore
 from agentflow.library.ingest import Filled, Ingest, Source
 from agentflow.library.patience import patiently
+from agentflow.library.planeerrors import translated
 from agentflow.library.records import EntryRecord
 from agentflow.library.shelf import Changes, Shelves, StoreShelf
 from agentflow.library.values import FileError
@@ -64,11 +69,13 @@ class Workers:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="chunks")
         self._ingest: Ingest | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self.worklist = Worklist()
+        self._slots = 1
+        self.worklist = Worklist(self._most_slots)
 
     def start(self, tasks: asyncio.TaskGroup, embedder: Embedder, extractor: Extractor, config: LibraryConfig) -> None:
         """Begin with what is due, in `tasks`."""
         self._ingest = Ingest(embedder, extractor, config.embed_batch, self._threads)
+        self._slots = config.ingest_files
         for shelf in self._shelves.all():
             for store in shelf.stores.values():
                 self.look(shelf.tenant, store.record.id, "")
@@ -95,6 +102,30 @@ class Workers:
     async def settled(self, *keys: Key) -> None:
         """Wait until nothing is being done or to do for these."""
         await self.worklist.settled(*keys)
+
+    def collections(self, tenant: str) -> Container[str]:
+        """The ids of stores that have rows, or had some."""
+        return self._plane.collections(tenant)
+
+    def erased(self, tenant: str, store: StoreShelf, there: Container[str] | None = None) -> list[EntryRecord]:
+        """The entries whose rows somebody erased with the store's collection, as they are to be told: failed.
+
+        `there`: what `collections` gives, for whoever asks for many stores.
+        """
+        record = store.record
+        if not store.usage_bytes or record.due or record.expired:
+            return []
+        if record.id in (self.collections(tenant) if there is None else there):
+            return []
+        return [_erased(entry) for entry in store.entries.values() if entry.usage_bytes and entry.due != "remove"]
+
+    def _most_slots(self) -> int:
+        """How many files of one tenant are put in at a time: all but one, which is kept for whoever comes next.
+
+        All where nobody else has ever stored anything. Where there is one slot it is anybody's, and what a file may cost
+        (ExtractionLimits) bounds how long the others wait for it.
+        """
+        return self._slots if len(self._shelves.all()) < 2 else max(1, self._slots - 1)
 
     def _due(self, key: Key) -> str:
         tenant, store_id, file_id = key
@@ -173,7 +204,14 @@ class Workers:
         if file is None:
             raise InvalidRequest("the file was deleted.")
         path = self._files.path(work.tenant, file.id)
+        await patiently(lambda: self._changes.run(self._write_erased(work.tenant, work.store)))
         return await self._ingest.fill(Source(work.tenant, path, file.filename), work.entry, work.rows)
+
+    async def _write_erased(self, tenant: str, store: StoreShelf) -> None:
+        async with store.lock:
+            if lost := self.erased(tenant, store):
+                with translated():
+                    await self._shelves.of(tenant).put_entries(store.record.id, lost)
 
     async def _end(self, work: _Work, ended: EntryRecord | None) -> None:
         """Write how a step ended (None: the entry goes), unless it was for an entry that has become another one.
@@ -225,6 +263,15 @@ class Workers:
 
 def _failed(entry: EntryRecord, error: FileError) -> EntryRecord:
     return replace(entry, status="failed", due="clear", error=error, rows=0, usage_bytes=0)
+
+
+def _erased(entry: EntryRecord) -> EntryRecord:
+    if entry.status != "completed":  # it is being put in anew, or was not
+        return replace(entry, rows=0, usage_bytes=0)
+    error = FileError(
+        "server_error", "erased: its chunks were erased from the data plane; attach it again to have them."
+    )
+    return replace(entry, status="failed", due="", error=error, rows=0, usage_bytes=0)
 
 
 def _without_rows(entry: EntryRecord) -> EntryRecord:

@@ -1,14 +1,16 @@
 """Which files wait to be worked on, tenant by tenant in turn, so that one who brings hundreds holds nobody else up.
 
 A key is what is worked on: a tenant, a vector store, and a file in it, or "" for the store itself. It is in at most one place:
-it waits in a lane, or one worker has it. Lanes have workers of their own: `slow` is for what takes seconds or minutes.
+it waits in a lane, or one worker has it. Lanes have workers of their own: `slow` is for what takes seconds or minutes, and a
+tenant may be held to fewer keys of it at a time than it has workers, so that those of another find one free.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
-from collections.abc import AsyncIterator
+import sys
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Literal
 
@@ -17,9 +19,11 @@ Lane = Literal["slow", "quick"]
 
 
 class Worklist:
-    """Used on one event loop."""
+    """Used on one event loop. `most_slow()`: how many keys of the slow lane a tenant may have taken at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_slow: Callable[[], int] = lambda: sys.maxsize) -> None:
+        self._most_slow = most_slow
+        self._slow: set[Key] = set()  # those of the slow lane that are taken
         self._waiting: dict[Lane, OrderedDict[str, deque[Key]]] = {"slow": OrderedDict(), "quick": OrderedDict()}
         self._lane: dict[Key, Lane] = {}
         self._active: dict[Key, asyncio.Timeout | None] = {}
@@ -62,6 +66,9 @@ class Worklist:
     async def done(self, key: Key) -> None:
         """Nothing is due for a taken key any more."""
         self._active.pop(key, None)
+        if key in self._slow:
+            self._slow.discard(key)
+            self._news["slow"].set()  # its tenant may have been held back
         async with self._changed:
             self._changed.notify_all()
 
@@ -91,17 +98,26 @@ class Worklist:
 
     def _next(self, lane: Lane) -> Key | None:
         tenants = self._waiting[lane]
-        while tenants:
-            tenant, keys = next(iter(tenants.items()))
+        while (tenant := self._whose_turn(lane)) is not None:
+            keys = tenants.pop(tenant)
             key = keys.popleft()
-            tenants.pop(tenant)
             if keys:
                 tenants[tenant] = keys  # at the end: the others have their turn first
             if self._lane.get(key) == lane and key not in self._active:
                 del self._lane[key]
                 self._active[key] = None
+                if lane == "slow":
+                    self._slow.add(key)
                 return key
         return None
+
+    def _whose_turn(self, lane: Lane) -> str | None:
+        """The tenant that has waited longest, of those that may have one more key of the lane."""
+        tenants = self._waiting[lane]
+        if lane == "quick":
+            return next(iter(tenants), None)
+        held, most = Counter(key[0] for key in self._slow), self._most_slow()
+        return next((tenant for tenant in tenants if held[tenant] < most), None)
 
 
 def _break_off(step: asyncio.Timeout | None) -> None:

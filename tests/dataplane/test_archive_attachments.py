@@ -224,6 +224,7 @@ async def test_a_folder_with_files_is_not_empty_and_an_index_alone_is_nothing(
     box.file("alice", "file-1", b"first")
     await box.archiver.archive()
     new = tmp_path / "new"
+    open_box(new / "rocks").close()
     mine = new / "library" / "files" / "x" / "mine"
     mine.parent.mkdir(parents=True)
     mine.write_bytes(b"mine")

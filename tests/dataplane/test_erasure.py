@@ -10,12 +10,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from dataplane import keys
+from dataplane import attachments, keys
 from dataplane.care import verify
 from dataplane.cold_config import ColdConfig
 from dataplane.commands import Upsert
 from dataplane.config import DataPlaneConfig
-from dataplane.erasure import erase
+from dataplane.erasure import Extent, absence, erase, measure
 from dataplane.errors import InvalidInput
 from dataplane.records import EventRecord
 from dataplane.rowcodec import row_batch
@@ -208,6 +208,43 @@ async def test_what_is_not_there_is_erased_without_a_word(data: Path) -> None:
             receipt = await erase(plane, *target)
             assert (receipt.rows, receipt.left) == (0, ())
         assert only(plane).rows == 5
+
+
+async def test_the_receipt_counts_rows_files_and_collections_that_were_there(data: Path) -> None:
+    async with opened(archived(data)) as plane:
+        await filled(plane, vectors(5))
+        await plane.create_collection(TENANT, "more", CollectionSpec(dimensions=DIMENSIONS))
+        await plane.upsert(TENANT, "more", rows(vectors(3)))
+        folder = data / "library" / "files" / attachments.tenant_folder(TENANT)
+        folder.mkdir(parents=True)
+        for number in range(2):
+            (folder / str(number)).write_text("a file")
+        receipt = await erase(plane, TENANT, NAME, [rows(vectors(1))[0].id])
+        assert (receipt.rows, receipt.files, receipt.collections) == (1, 0, 0)
+        before = await measure(plane, TENANT)
+        assert before == Extent(rows=7, files=2, collections=2, known=True)
+        await plane.drop_collection(TENANT, "more")  # as the library does before
+        receipt = await erase(plane, TENANT, before=before)
+        assert (receipt.rows, receipt.files, receipt.collections, receipt.left) == (7, 2, 2, ())
+
+
+async def test_what_box_and_archive_do_not_have_is_unknown_and_what_there_is_is_named(data: Path) -> None:
+    async with opened(archived(data)) as plane:
+        await filled(plane, vectors(5))
+        await plane.state.put("other", "session", "s", b"kept")
+        for target in ((TENANT, f"{TENANT}/{NAME}"), ("nobody", None), ("nobody", NAME)):
+            assert await measure(plane, *target) == Extent(rows=0, files=0, collections=0, known=False)
+        assert (await measure(plane, "other")).known
+        told = str(await absence(plane, TENANT, f"{TENANT}/{NAME}"))
+        assert told.startswith(f"there is no collection '{TENANT}/{NAME}' of the tenant '{TENANT}'")
+        assert told.endswith(f"There is: {NAME}.")
+        told = str(await absence(plane, "nobody"))
+        assert told.startswith("there is no tenant 'nobody'")
+        assert told.endswith(f"There is: {', '.join(sorted((TENANT, 'other')))}.")
+        await plane.cold.archive_now()
+        await plane.drop_collection(TENANT, NAME)
+        assert (await measure(plane, TENANT, NAME)).known  # the archive has it
+        assert not (await measure(plane, TENANT, "nowhere")).known
 
 
 async def test_a_tenant_leaves_the_history_and_the_receipt_says_that_it_was_looked_for_there(

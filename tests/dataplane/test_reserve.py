@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dataplane.reserve import Reserve
+from dataplane.errors import StorageFull
+from dataplane.reserve import Lender, Reserve
 
 MIB = 1 << 20
 
@@ -71,3 +72,31 @@ def test_a_reserve_that_cannot_be_had_is_no_error(tmp_path: Path) -> None:
     reserve.take_back()
     assert not reserve.give_up()
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_delete_borrows_the_reserve_and_what_is_left_is_taken_back(disk: Path) -> None:
+    reserve = Reserve(disk / "reserve", 2 * MIB)
+    reserve.top_up()
+    fill(disk)
+
+    async def delete() -> str:
+        if room(disk) < MIB:
+            raise StorageFull("the disk is full.")
+        fill(disk, leave=MIB)  # what the delete takes
+        return "deleted"
+
+    lender = Lender(reserve)
+    assert await lender.delete(delete) == "deleted"
+    assert room(disk) == 0
+    assert (disk / "reserve").stat().st_size == MIB
+    (disk / "data").unlink()
+    await lender.top_up()
+    assert (disk / "reserve").stat().st_size == 2 * MIB
+
+
+async def test_a_delete_that_no_reserve_helps_fails_at_once(tmp_path: Path) -> None:
+    async def delete() -> None:
+        raise StorageFull("the disk is full.")
+
+    with pytest.raises(StorageFull):
+        await Lender(Reserve(tmp_path / "reserve", MIB)).delete(delete)

@@ -306,6 +306,56 @@ def test_a_damaged_pointer_to_the_database_is_found_and_nothing_is_made_anew(clo
     assert list(closed.glob("*.sst"))
 
 
+@pytest.mark.parametrize("kept", ["*", "*.sst", "*.log", "MANIFEST-*", "synced"])
+def test_a_database_without_its_pointer_is_refused_each_time_and_stays_as_it_is(closed: Path, kept: str) -> None:
+    (closed / "CURRENT").unlink()
+    (closed / "synced").touch()
+    for path in set(closed.iterdir()) - set(closed.glob(kept)):
+        path.unlink()
+    before = {path.name: path.read_bytes() for path in closed.iterdir()}
+    assert before
+
+    for _ in range(3):
+        with pytest.raises(Damaged, match=r"Move the folder .* away; then .*acu data restore --from-bucket"):
+            Rocks.open(closed, memory_bytes=MEMORY)
+
+    assert {path.name: path.read_bytes() for path in closed.iterdir()} == before
+
+
+@pytest.mark.parametrize("beside", ["derived/a-1/graph", "library/files/a/file", "history/manifest.json"])
+@pytest.mark.parametrize("empty", [False, True])
+def test_no_database_is_made_beside_the_files_of_a_lost_one(tmp_path: Path, beside: str, empty: bool) -> None:
+    (tmp_path / beside).parent.mkdir(parents=True)
+    (tmp_path / beside).touch()
+    if empty:
+        (tmp_path / "rocks").mkdir()
+
+    for _ in range(2):
+        with pytest.raises(Damaged, match="beside it is not empty"):
+            Rocks.open(tmp_path / "rocks", memory_bytes=MEMORY)
+
+    assert (tmp_path / "rocks").exists() == empty
+
+
+def test_a_making_that_was_cut_short_goes_on(tmp_path: Path) -> None:
+    Rocks.open(tmp_path / "whole", memory_bytes=MEMORY).close()
+    folder = tmp_path / "rocks"
+    folder.mkdir()
+    (tmp_path / "derived").mkdir()
+    for name in ("rocksdict-config.json", "IDENTITY", "LOCK", "LOG"):
+        (folder / name).write_bytes((tmp_path / "whole" / name).read_bytes())
+    (folder / "MANIFEST-000001").write_bytes(b"half of it")
+    (folder / "000001.dbtmp").write_bytes(b"MANIFEST-0")
+
+    rocks = Rocks.open(folder, memory_bytes=MEMORY)
+    put(rocks, "rows", b"a")
+    rocks.close()
+
+    rocks = Rocks.open(folder, memory_bytes=MEMORY)
+    assert scanned(rocks, b"") == [b"a"]
+    rocks.close()
+
+
 def test_a_log_cut_at_its_end_loses_the_cut_batch_alone(tmp_path: Path) -> None:
     source = Rocks.open(tmp_path / "rocks", memory_bytes=MEMORY)
     for number in range(49):

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from dataplane import snapshot
-from dataplane.errors import AlreadyExists, Closed, DimensionMismatch, InvalidFilter, InvalidInput, Locked, NotFound
+from dataplane.errors import (
+    AlreadyExists,
+    Closed,
+    Damaged,
+    DimensionMismatch,
+    InvalidFilter,
+    InvalidInput,
+    Locked,
+    NotFound,
+)
 from dataplane.filters import parse_filter
 from dataplane.rows import CollectionSpec, Metric, Row, SearchQuery
 from dataplane.store import DataPlane, opened
@@ -351,6 +360,25 @@ async def test_rows_are_in_rocksdb_alone_after_all_that_is_derived_was_removed(t
         hits = (await plane.search(TENANT, NAME, SearchQuery(text="word7", k=60))).hits
         assert {hit.id for hit in hits} == {f"r{n}" for n in range(3000) if n % 50 == 7}
         assert problems(plane) == []
+
+
+@pytest.mark.parametrize("lost", ["rocks/CURRENT", "rocks"])
+async def test_a_lost_database_is_told_and_the_files_of_it_stay(tmp_path: Path, lost: str) -> None:
+    async with opened(config(tmp_path / "data")) as plane:
+        await filled(plane, vectors(20))
+    upload = tmp_path / "data" / "library" / "files" / "a" / "file"
+    upload.parent.mkdir(parents=True)
+    upload.touch()
+    (tmp_path / "data" / lost).rename(tmp_path / "away")
+
+    for _ in range(3):
+        with pytest.raises(Damaged, match="is lost: "):
+            await DataPlane.open(config(tmp_path / "data"))
+
+    (tmp_path / "away").rename(tmp_path / "data" / lost)
+    async with opened(config(tmp_path / "data")) as again:
+        assert only(again).rows == 20
+    assert upload.exists()
 
 
 async def test_a_second_process_is_told_that_the_folder_is_in_use(plane: DataPlane, tmp_path: Path) -> None:

@@ -2,12 +2,18 @@
 
 Scripts, styles and what is marked as hidden are left out; the title comes first. For elements that lie in each other the
 parser takes time in proportion to the square of their depth (20,000 levels take a second), so a page that nests deeper than
-any real one is refused before it is parsed; the child's limit on time holds what slips through.
+any real one is refused before it is parsed. It does so too for the attributes of one element (100,000 take a minute), and for
+elements that are closed in the wrong order. These cannot be counted without parsing, so the parser has an allowance of
+processor time, some ten times what any real page takes; when it is used up the kernel ends the process by TOO_SLOW. So this
+belongs in a process of its own (extractor.py).
 """
 
 from __future__ import annotations
 
 import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from selectolax.lexbor import LexborHTMLParser
@@ -19,6 +25,11 @@ if TYPE_CHECKING:
     from selectolax.lexbor import LexborNode
 
 MAX_DEPTH = 5_000
+TOO_SLOW = signal.SIGVTALRM
+"""What ends a process whose page is built to hold the parser up."""
+
+_ALLOWED_S = 1.0
+_ALLOWED_S_A_CHARACTER = 1e-6  # pages that are all tags take 1.3e-7
 
 
 def _tags(names: str) -> frozenset[str]:
@@ -48,7 +59,8 @@ def read_html(text: str, out: Transcript) -> None:
     """Write the visible text of a page. Raises FileTooLarge for elements nested more than MAX_DEPTH deep."""
     _check_depth(text)
     lines = _Lines(out)
-    root = LexborHTMLParser(text).root
+    with _allowance(len(text)):
+        root = LexborHTMLParser(text).root
     if root is not None:
         _walk(root, lines)
     lines.end("\n")
@@ -64,6 +76,16 @@ def _check_depth(text: str) -> None:
             raise FileTooLarge(
                 f"its HTML is nested more than {MAX_DEPTH:,} elements deep: simplify it, or upload the text"
             )
+
+
+@contextmanager
+def _allowance(characters: int) -> Iterator[None]:
+    """Let the kernel end this process if it computes longer than the parser may for so many characters."""
+    signal.setitimer(signal.ITIMER_VIRTUAL, _ALLOWED_S + characters * _ALLOWED_S_A_CHARACTER)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
 class _Lines:

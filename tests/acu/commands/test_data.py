@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from acu.commands.dataview import receipt, render, stage_line, verified
-from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu, until
+from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu, isolated_environ, until
 
 TEXT = "The lighthouse of Ushant was lit by hand until 1984. " * 20
 
@@ -70,6 +70,9 @@ def test_the_status_of_a_running_daemon_is_told_by_it(daemon: DaemonFactory, pla
     shown = data(running, "status").stdout
     for word in ("TIER", "hot", "warm", "cold", "database", "changes wait", "open", "0 events, 0 B in 0 shards"):
         assert word in shown
+    (name,) = {one["name"] for one in report["plane"]["collections"]}
+    assert len(name) > 20
+    assert f"default/{name} " in shown  # whole, into a pipe
 
 
 def test_backup_of_a_running_daemon_and_its_restore_give_the_same_answers(
@@ -203,10 +206,15 @@ def test_a_tenant_leaves_no_file_and_no_word_behind_and_may_come_back(
     upload(running)
     data(running, "archive")
     assert files_with(b"Ushant", tmp_path / "data") != []
+    (stored,) = (one["rows"] for one in json.loads(data(running, "status", "--json").stdout)["plane"]["collections"])
+    assert stored > 0
     done = data(running, "erase", "--tenant", "default", "--yes", "--json")
     found = json.loads(done.stdout)
     assert (done.returncode, found["left"], found["archive"]["left"]) == (0, [], [])
+    assert (found["rows"], found["files"], found["collections"]) == (stored, 1, 1)
     assert files_with(b"Ushant", tmp_path / "data") == []
+    done = data(running, "erase", "--tenant", "default", "--yes")
+    assert (done.returncode, "there is no tenant 'default'" in done.stderr) == (1, True), done
     assert not list((tmp_path / "data" / "library" / "files").glob("*/*"))
     with httpx2.Client(base_url=running.url, timeout=30) as client:
         assert client.get("/v1/files").json()["data"] == []
@@ -285,7 +293,10 @@ def test_findings_and_receipts_are_told_a_line_each() -> None:
     ]
     told: dict[str, Any] = {
         "time_ms": 0,
+        "ids": 0,
         "rows": 1,
+        "files": 2,
+        "collections": 3,
         "archive": None,
         "searched": {},
         "left": ["archive: away"],
@@ -295,6 +306,8 @@ def test_findings_and_receipts_are_told_a_line_each() -> None:
         "erased: 1 row",
         "at: 1970-01-01 00:00:00 UTC",
         "rows that were there: 1",
+        "collections: 3",
+        "uploaded files: 2",
         "archive: there is none",
         "looked through afterwards: nothing was there",
         "LEFT: archive: away",
@@ -307,3 +320,45 @@ def test_what_failed_is_in_the_table() -> None:
     report = {"state": "failed", "folder": "/data", "why": "the disk is full"}
     Console(file=output, width=80).print(render(report))
     assert output.getvalue().splitlines()[0].rstrip() == "state   failed: the disk is full"
+
+
+def test_a_restore_without_an_archive_ends_the_same_way_each_time_and_makes_nothing(tmp_path: Path) -> None:
+    settings = tmp_path / "acu.yaml"
+    settings.write_text(f"data_plane: {{path: {tmp_path / 'data'}}}\n")
+    done = acu("data", "restore", "--from-bucket", "-c", str(settings), environ=isolated_environ(tmp_path))
+    assert (done.returncode, "data-cold has no archive" in done.stderr) == (1, True), done
+    assert not list(tmp_path.glob("data*"))
+    (tmp_path / "data-cold" / "acu").mkdir(parents=True)
+    (tmp_path / "data-cold" / "acu" / "stray").touch()
+    done = acu("data", "restore", "--from-bucket", "-c", str(settings), environ=isolated_environ(tmp_path))
+    assert (done.returncode, "has no archive" in done.stderr) == (1, True), done
+    (tmp_path / "data" / "history").mkdir(parents=True)
+    (tmp_path / "data" / "history" / "manifest.json").touch()
+    done = acu("data", "verify", "-c", str(settings), environ=isolated_environ(tmp_path))
+    assert (done.returncode, "Move the folder" in done.stderr) == (1, True), done
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("backup", "relative", "--url", "http://127.0.0.1:9"), "DIR must be absolute with --url"),
+        (("verify", "--repair", "--backup", "/nowhere"), "not allowed with argument"),
+    ],
+)
+def test_a_mistake_in_the_words_is_told_before_anything_is_asked(
+    words: tuple[str, ...], told: str, tmp_path: Path
+) -> None:
+    done = acu("data", *words, environ=isolated_environ(tmp_path))
+    assert (done.returncode, told in done.stderr) == (2, True), done
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_no_name_is_broken_however_narrow_the_terminal_is(width: int) -> None:
+    from acu.commands.dataview import _collections
+
+    one = dict.fromkeys(("dimensions", "rows", "fresh", "hot", "loose", "warm", "memory_bytes", "shards"), 1)
+    name = "vs_" + "0123456789abcdef" * 3
+    told = {**one, "tenant": "default", "name": name, "text_behind": 0, "text_bytes": 5, "problems": []}
+    output = io.StringIO()
+    Console(file=output, width=width).print(_collections([told]), crop=False)
+    assert output.getvalue().splitlines()[1].startswith(f"default/{name} ")

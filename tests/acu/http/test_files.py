@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -401,3 +401,58 @@ async def test_while_the_data_plane_opens_clients_are_told_when_to_come_again(tm
         reply: Reply = await talk(served, iter([request(method="GET", path="/v1/files", content_type=None)]))
         assert (reply.status, reply.error["code"]) == (503, "data_plane_unavailable")
         assert reply.headers["retry-after"] == "1"
+
+
+def _overwrite(path: Path) -> None:
+    path.write_bytes(b"shrt")
+
+
+def _link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+
+
+def _directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "overwritten": (_overwrite, "it has 4 bytes instead of 19"),
+    "a link": (_link, "it has become a symbolic link"),
+    "a directory": (_directory, "it is no regular file"),
+    "a pipe": (_pipe, "it is no regular file"),
+    "gone": (Path.unlink, "it is missing"),
+}
+
+
+@on_one_loop
+@pytest.mark.parametrize(("harm", "says"), DAMAGE.values(), ids=DAMAGE)
+async def test_a_damaged_file_is_not_served_and_the_error_names_it(
+    served: Served, folder: Path, harm: Callable[[Path], None], says: str
+) -> None:
+    async with client(served) as ai:
+        file = await ai.files.create(file=("a.txt", b"nineteen bytes here"), purpose="user_data")
+        (path,) = (folder / "library" / "files").rglob(file.id)
+        harm(path)
+        with pytest.raises(openai.InternalServerError) as refused:
+            await ai.files.content(file.id)
+        assert refused.value.code == "data_damaged"
+        assert f"The file '{file.id}' is damaged: {says}. Restore it" in str(refused.value)
+        assert str(folder) not in str(refused.value)
+        assert (await ai.files.delete(file.id)).deleted
+        if path.is_dir():
+            path.rmdir()
+
+
+@on_one_loop
+async def test_of_deletes_at_once_exactly_one_is_told_that_it_did_it(served: Served) -> None:
+    async with client(served) as ai:
+        file = await ai.files.create(file=("a.txt", b"x"), purpose="user_data")
+        done = await asyncio.gather(*(ai.files.delete(file.id) for _ in range(6)), return_exceptions=True)
+        assert sorted(type(one).__name__ for one in done) == ["FileDeleted", *["NotFoundError"] * 5]

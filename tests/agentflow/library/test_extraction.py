@@ -155,6 +155,31 @@ async def test_a_file_that_takes_too_long_to_compute_is_refused(tmp_path: Path) 
     extractor.close()
 
 
+async def test_an_element_with_a_great_many_attributes_is_refused_early(read: Read) -> None:
+    page = "<p " + " ".join(f"a{n}=1" for n in range(60_000)) + ">hello</p>"
+    with pytest.raises(FileTooLarge, match=r"a\.html has HTML that takes too long to read"):
+        await read("a.html", page.encode())
+
+
+async def test_elements_closed_in_the_wrong_order_are_refused_early(read: Read) -> None:
+    with pytest.raises(FileTooLarge, match=r"a\.html has HTML that takes too long to read"):
+        await read("a.html", b"<a><b><i>x</a></x></x>" * 60_000)
+
+
+async def test_a_large_page_of_nothing_but_tags_is_read(read: Read) -> None:
+    assert (await read("a.html", b"<p>x" * 100_000)).text.count("x") == 100_000
+
+
+async def test_a_child_that_somebody_kills_is_not_told_as_too_large(extractor: Extractor, tmp_path: Path) -> None:
+    path = tmp_path / "stored"
+    os.mkfifo(path)
+    extracting = asyncio.ensure_future(extractor.extract(path, "pipe.txt"))
+    await until(children)
+    os.kill(children()[0], signal.SIGKILL)
+    with pytest.raises(ExtractionFailed, match=r"pipe\.txt was not read to its end: its reader was ended from outside"):
+        await extracting
+
+
 async def test_a_file_that_never_ends_is_refused_and_its_child_killed(tmp_path: Path) -> None:
     extractor, path = Extractor(ExtractionLimits(wall_s=0.3)), tmp_path / "stored"
     os.mkfifo(path)

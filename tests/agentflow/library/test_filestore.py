@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import subprocess
 import time
@@ -16,10 +17,13 @@ import pytest
 
 from agentflow.errors import InvalidRequest
 from agentflow.library.errors import FileTooLarge
+from agentflow.library.filestore import listed
 from agentflow.library.records import FileRecord
 from agentflow.library.refusals import DiskFull, NotStored, QuotaExceeded
 from agentflow.library.values import PURPOSES, NewStore, PageRequest
+from dataplane.attachments import tenant_folder
 from dataplane.errors import StorageFull, Unavailable
+from dataplane.uploads import Upload
 from tests.agentflow.library.libraries import TENANT, Desk, opened
 
 
@@ -234,22 +238,80 @@ async def test_a_record_that_a_failed_upload_left_still_has_its_bytes(
         assert [desk.library.file_path(TENANT, file_id).read_text() for file_id in kept] == ["before", "after"]
 
 
-async def test_a_start_drops_records_whose_bytes_are_gone_and_says_so(
+async def test_a_file_whose_bytes_are_gone_stays_known_and_is_logged_until_it_is_deleted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened(tmp_path) as desk:
         lost, kept = await desk.upload("The fox of the lost file."), await desk.upload("The fox of the kept one.")
-        store = await desk.store(lost.id, kept.id)
         desk.library.file_path(TENANT, lost.id).unlink()
+    for _ in range(2):
+        caplog.clear()
+        async with opened(tmp_path) as desk:
+            told = [vars(record)["file"] for record in caplog.records if "bytes of a file are gone" in record.message]
+            assert told == [lost.id]
+            assert sorted(await _records(desk)) == sorted([lost.id, kept.id])
     async with opened(tmp_path) as desk:
-        await desk.idle()
-        assert [file.id for file in (await desk.library.files(TENANT, PageRequest())).data] == [kept.id]
+        await desk.library.delete_file(TENANT, lost.id)
         assert await _records(desk) == [kept.id]
-        told = [vars(record)["file"] for record in caplog.records if "bytes of a file are gone" in record.message]
-        assert told == [lost.id]
-        assert [hit.file_id for hit in await desk.search(store, "fox")] == [kept.id]
-        assert desk.rows(store) == 1
         assert desk.library.file_path(TENANT, kept.id).read_text() == "The fox of the kept one."
+
+
+async def test_folders_that_are_none_of_ours_do_not_keep_the_library_from_opening(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        path = desk.library.file_path(TENANT, (await desk.upload("kept")).id)
+    for stray in (tmp_path / "uploads" / "stray" / "deep", path.parent / "stray", tmp_path / "files" / "stray"):
+        stray.mkdir(parents=True)
+    (tmp_path / "uploads" / "stray" / "file").write_text("x")
+    (tmp_path / "files" / "note").write_text("x")
+    async with opened(tmp_path):
+        assert list((tmp_path / "uploads").iterdir()) == []
+        assert path.read_text() == "kept"
+        assert (path.parent / "stray").is_dir()
+
+
+async def test_of_deletes_at_once_exactly_one_succeeds(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        file = await desk.upload("x")
+        deletes = (desk.library.delete_file(TENANT, file.id) for _ in range(8))
+        done = await asyncio.gather(*deletes, return_exceptions=True)
+        assert sorted(type(one).__name__ for one in done) == ["NoneType", *["NotStored"] * 7]
+
+
+async def test_a_delete_that_fails_changes_nothing_and_the_next_may_succeed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as desk:
+        file = await desk.upload("still here")
+        path, rocks = desk.library.file_path(TENANT, file.id), desk.plane.rocks
+
+        def fail(_: object) -> None:
+            raise StorageFull("the disk of the data plane is full.")
+
+        monkeypatch.setattr(rocks, "write", fail)
+        done = await asyncio.gather(
+            *(desk.library.delete_file(TENANT, file.id) for _ in range(2)), return_exceptions=True
+        )
+        assert [type(one) for one in done] == [DiskFull, DiskFull]
+        assert (await desk.library.file(TENANT, file.id), path.read_text()) == (file, "still here")
+        monkeypatch.undo()
+        await desk.library.delete_file(TENANT, file.id)
+        assert not path.exists()
+
+
+async def test_a_record_has_the_sha256_of_its_bytes_and_an_older_one_is_read_without(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        file = await desk.upload("The fox.")
+        (upload,) = await listed(desk.state)
+        name = f"library/files/{tenant_folder(TENANT)}/{file.id}"
+        assert upload == Upload(name, 8, hashlib.sha256(b"The fox.").hexdigest())
+        stored = await desk.state.get(TENANT, "file", file.id)
+        assert stored is not None
+        older = msgspec.json.decode(stored.value)
+        del older["sha256"]
+        await desk.state.put(TENANT, "file", file.id, msgspec.json.encode(older))
+        assert await listed(desk.state) == [Upload(name, 8, None)]
+    async with opened(tmp_path) as desk:
+        assert await desk.library.file(TENANT, file.id) == file
 
 
 async def test_a_missing_folder_of_all_files_costs_no_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -293,10 +355,10 @@ async def _records(desk: Desk) -> list[str]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 48 MB."""
+    """A file system of 160 MB."""
     folder = tmp_path / "small"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=48m", "none", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=160m", "none", str(folder)]
     try:
         subprocess.run(mount, check=True, capture_output=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
@@ -317,6 +379,9 @@ async def test_on_a_full_disk_writes_are_refused_searches_go_on_and_deleting_mak
 async def _fill(desk: Desk, small_disk: Path) -> None:
     fox, large = await desk.upload("The fox."), await desk.upload(b"x" * (2 << 20))
     store = await desk.store(fox.id)
+    desk.state.lender = desk.plane.state.lender  # the daemon's library uses that store itself
+    reserve = desk.plane.folder / "reserve"
+    assert reserve.stat().st_blocks > 0
     ballast = small_disk / "ballast"
     with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
         while True:
@@ -328,9 +393,10 @@ async def _fill(desk: Desk, small_disk: Path) -> None:
     assert [hit.file_id for hit in await desk.search(store, "fox", ranker="none")] == [fox.id]
     assert (await desk.library.file(TENANT, fox.id)) == fox
     path = desk.library.file_path(TENANT, large.id)
-    with contextlib.suppress(DiskFull):  # the data plane may take a moment to see that there is room again
-        await desk.library.delete_file(TENANT, large.id)
+    await desk.library.delete_file(TENANT, large.id)
     assert not path.exists()
+    assert await _records(desk) == [fox.id]
+    assert reserve.stat().st_blocks > 0, "what is left of it was taken back"
     ballast.unlink()
 
 

@@ -66,6 +66,41 @@ async def test_a_file_that_cannot_be_read_fails_with_its_reason(tmp_path: Path) 
         assert desk.rows(store) == 1
 
 
+async def test_pages_of_a_pdf_are_lines_of_a_chunk(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        file = await desk.upload(pdf(["one page", "another page"]), "a.pdf")
+        store = await desk.store(file.id)
+        assert (await desk.library.content(TENANT, store, file.id)).texts == ("one page\nanother page",)
+        assert (await desk.search(store, "another page"))[0].text == "one page\nanother page"
+
+
+@pytest.mark.parametrize(("slots", "alone", "beside_others"), [(1, 1, 1), (2, 2, 1), (4, 4, 3)])
+async def test_one_slot_is_kept_for_others_where_there_are_others(
+    tmp_path: Path, slots: int, alone: int, beside_others: int
+) -> None:
+    async with opened(tmp_path, ingest_files=slots) as desk:
+        await desk.upload(FOX)
+        assert desk.library._workers._most_slots() == alone
+        await desk.upload(FOX, tenant="rival")
+        assert desk.library._workers._most_slots() == beside_others
+
+
+async def test_one_tenants_slow_files_do_not_hold_up_anothers(tmp_path: Path) -> None:
+    async with opened(tmp_path, ingest_files=2) as desk:
+        theirs = await desk.upload(FOX, tenant="rival")
+        slow = [await desk.upload(FOX) for _ in range(3)]
+        for file in slow:
+            path = desk.library.file_path(TENANT, file.id)
+            path.unlink()
+            os.mkfifo(path)  # its reader waits
+        held = await desk.library.create_store(TENANT, NewStore(file_ids=tuple(file.id for file in slow)))
+        store = await desk.library.create_store("rival", NewStore(file_ids=(theirs.id,)))
+        async with asyncio.timeout(PATIENCE_S):
+            while not (await desk.counts(store.id, "rival")).completed:
+                await asyncio.sleep(0.01)
+        assert await desk.counts(held.id) == FileCounts(in_progress=3)
+
+
 async def test_a_file_whose_bytes_are_gone_fails_as_the_servers_fault(tmp_path: Path) -> None:
     async with opened(tmp_path) as desk:
         file = await desk.upload(FOX)
@@ -171,6 +206,20 @@ async def test_a_cancelled_batch_stops_its_files_and_clears_their_rows(tmp_path:
         assert desk.rows(store) == 0
         assert await desk.counts(store) == FileCounts(cancelled=4)
         assert (await desk.attach(store, ids[0])).status == "completed"
+
+
+async def test_a_file_whose_first_rows_are_erased_while_it_is_put_in_fails(tmp_path: Path) -> None:
+    async with opened(tmp_path, VERY_SLOW, embed_batch=4) as desk:
+        file, store = await desk.upload(many_words(600)), await desk.store()
+        await desk.library.attach(TENANT, store, Attachment(file_id=file.id))
+        await _some_rows(desk, store)
+        await desk.plane.drop_collection(TENANT, store)
+        await desk.idle()
+        failed = await desk.library.store_file(TENANT, store, file.id)
+        assert failed.status == "failed"
+        assert failed.last_error is not None
+        assert "are gone: attach the file again" in failed.last_error.message
+        assert await desk.counts(store) == FileCounts(failed=1)
 
 
 async def test_a_file_is_deleted_while_it_is_put_in(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from agentflow.library.chunking import ChunkingStrategy
 from agentflow.library.records import StoreRecord
 from agentflow.library.refusals import NotStored, QuotaExceeded, StoreExpired
 from agentflow.library.values import Attachment, FileCounts, NewStore, PageRequest, StoreChanges
+from dataplane.erasure import erase
 from tests.agentflow.library.libraries import MODEL, TENANT, Desk, opened
 
 FOX = "The quick brown fox jumps over the lazy dog."
@@ -282,3 +283,38 @@ async def _age(desk: Desk, store: str, ago_s: int = 86_401) -> None:
     record = msgspec.structs.replace(shelf.record, last_active_ms=int((time.time() - ago_s) * 1000))
     await desk.library._shelves.of(TENANT).put_store(record)
     desk.library._stores._used.clear()
+
+
+async def test_a_store_whose_rows_were_erased_says_so(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        fox, note = await desk.upload(FOX), await desk.upload("A note.")
+        store = (await desk.library.create_store(TENANT, NewStore(name="a"))).id
+        batch = await desk.library.create_batch(
+            TENANT, store, (Attachment(file_id=fox.id), Attachment(file_id=note.id))
+        )
+        await desk.idle()
+        assert (await erase(desk.plane, TENANT, store)).done
+        told = await desk.library.store(TENANT, store)
+        assert (told.file_counts, told.usage_bytes, told.status) == (FileCounts(failed=2), 0, "completed")
+        assert (await desk.library.stores(TENANT, PageRequest())).data == (told,)
+        assert (await desk.library.batch(TENANT, store, batch.id)).file_counts == FileCounts(failed=2)
+        await _is_erased(desk, store, fox.id)
+        failed = await desk.library.store_files(TENANT, store, PageRequest(), "failed")
+        assert {one.id for one in failed.data} == {fox.id, note.id}
+        assert (await desk.library.store_files(TENANT, store, PageRequest(), "completed")).data == ()
+
+        assert (await desk.attach(store, note.id)).status == "completed"
+        await _is_erased(desk, store, fox.id)  # also now that the collection is there again
+        assert await desk.counts(store) == FileCounts(completed=1, failed=1)
+        assert [hit.file_id for hit in await desk.search(store, "note")] == [note.id]
+    async with opened(tmp_path) as desk:
+        await _is_erased(desk, store, fox.id)
+        assert (await desk.attach(store, fox.id)).status == "completed"
+        assert await desk.counts(store) == FileCounts(completed=2)
+
+
+async def _is_erased(desk: Desk, store: str, file_id: str) -> None:
+    told = await desk.library.store_file(TENANT, store, file_id)
+    assert (told.status, told.usage_bytes) == ("failed", 0)
+    assert told.last_error is not None
+    assert (told.last_error.code, told.last_error.message[:7]) == ("server_error", "erased:")

@@ -111,6 +111,24 @@ async def test_breaking_a_store_off_takes_its_files_and_no_others() -> None:
     assert work.waiting == 0
 
 
+async def test_a_tenant_that_has_all_that_it_may_waits_while_another_has_a_turn() -> None:
+    work = Worklist(lambda: 1)
+    for key in [("a", "s", "1"), ("a", "s", "2"), ("b", "s", "1")]:
+        work.put(key, "slow")
+    assert await work.take("slow") == ("a", "s", "1")
+    assert await work.take("slow") == ("b", "s", "1")
+    taking = asyncio.ensure_future(work.take("slow"))
+    await asyncio.sleep(0)
+    assert not taking.done()
+    work.put(("a", "t", ""), "quick")
+    assert await work.take("quick") == ("a", "t", "")  # the bound is the slow lane's
+    await work.done(("b", "s", "1"))
+    await asyncio.sleep(0)
+    assert not taking.done()
+    await work.done(("a", "s", "1"))
+    assert await asyncio.wait_for(taking, SOON_S) == ("a", "s", "2")
+
+
 async def _taken(work: Worklist) -> Key:
     work.put(("a", "s", "1"), "slow")
     return await work.take("slow")
