@@ -34,6 +34,7 @@ class LogThread(logging.Handler):
         self.dropped = 0
         self._style = style
         self._fd = fd
+        self._stopped = False
         self._records: queue.Queue[logging.LogRecord | None] = queue.Queue(QUEUE_RECORDS)
         # A daemon thread: one that is stuck in write(2) must not keep the process alive.
         self._thread = threading.Thread(target=self._work, name="log", daemon=True)
@@ -59,6 +60,7 @@ class LogThread(logging.Handler):
         try:
             self._records.put(None, timeout=STOP_TIMEOUT_S)
         except queue.Full:
+            self._stopped = True  # whenever what it writes now is taken, if ever
             return
         self._thread.join(STOP_TIMEOUT_S)
 
@@ -75,7 +77,7 @@ class LogThread(logging.Handler):
 
     def _work(self) -> None:
         render = renderer(self._style)
-        while (record := self._records.get()) is not None:
+        while not self._stopped and (record := self._records.get()) is not None:
             try:
                 self._write(render(record).encode(errors="backslashreplace") + b"\n")
             except OSError:

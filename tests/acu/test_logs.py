@@ -75,6 +75,8 @@ def test_a_blocked_pipe_drops_records_and_holds_up_nobody(monkeypatch: pytest.Mo
     assert thread.dropped > 0
     thread.stop()
     os.close(read_end)
+    thread._thread.join(30)
+    assert not thread._thread.is_alive()
 
 
 def test_a_reader_that_is_gone_does_not_end_the_thread() -> None:
