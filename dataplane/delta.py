@@ -41,6 +41,13 @@ class DeltaView(Struct, frozen=True):
         """All vectors."""
         return np.concatenate([np.empty((0, self.dimensions), np.float32), *(vectors for _, vectors in self.parts)])
 
+    def since(self, first: int) -> Part:
+        """The rows from number `first` on, and their vectors; the blocks before them are not copied."""
+        late = [(part, int(np.searchsorted(part[0], np.uint64(first)))) for part in self.parts]
+        ends = [(rows[at:], vectors[at:]) for (rows, vectors), at in late if at < len(rows)]
+        tail = DeltaView(tuple(ends), self.dimensions, sum(len(rows) for rows, _ in ends))
+        return tail.rows, tail.vectors
+
 
 class _Block:
     """Rows `start` to `end` of the two arrays are in use."""

@@ -62,10 +62,9 @@ def _with_what_came(view: CollectionView, now: CollectionView, wanted: Wanted, f
     if found.missed:
         return None
     come = now.table.rows[before:]
-    fresh = now.delta.rows
-    newest = np.searchsorted(fresh, come[:1])[0] if len(come) else len(fresh)
-    others, vectors = now.stored_vectors(np.setdiff1d(come, fresh[newest:]))
-    rows, vectors = np.concatenate([fresh[newest:], others]), np.concatenate([now.delta.vectors[newest:], vectors])
+    fresh, fresh_vectors = now.delta.since(int(come[0]) if len(come) else 2**63)  # all numbers are below
+    others, vectors = now.stored_vectors(np.setdiff1d(come, fresh))
+    rows, vectors = np.concatenate([fresh, others]), np.concatenate([fresh_vectors, vectors])
     slots = np.concatenate([found.slots, now.table.slots_of(rows)])
     scores = np.concatenate([found.scores, exact_scores(wanted.vector, vectors, now.metric)])
     good = now.table.live_of(slots, wanted.now_ms)

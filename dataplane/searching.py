@@ -57,16 +57,13 @@ def search(collection: Collection, query: SearchQuery) -> Searched:
     turn = collection.readers.enter()
     try:
         view = collection.view()
-        now_ms = clock.now_ms()
-        matching = None if query.filter is None else view.attributes.mask(query.filter, len(view.table))
         if query.vector is not None:
-            vector = collection.ready_one(query.vector)
             wanted = Wanted(
-                vector=vector,
+                vector=collection.ready_one(query.vector),
                 k=_wide(query),
-                matching=matching,
+                matching=None if query.filter is None else view.attributes.mask(query.filter, len(view.table)),
                 exact=query.exact,
-                now_ms=now_ms,
+                now_ms=clock.now_ms(),
                 deadline=began + query.deadline_s,
             )
             view, found = caught_up(collection, wanted, query.filter, view, nearest(view, wanted))

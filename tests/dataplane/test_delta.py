@@ -96,3 +96,18 @@ def test_only_rows_that_are_wanted_are_kept_and_views_keep_all() -> None:
     add(delta, 11, 1)
     assert delta.view().rows.tolist() == [4, 6, 8, 10, 11]
     assert view.rows.tolist() == list(range(3, 11))
+
+
+def test_the_newest_rows_are_given_without_those_before() -> None:
+    delta = filled(10)
+    add(delta, 20, 300)
+    for first, expected in (
+        (0, [*range(1, 11), *range(20, 320)]),
+        (15, range(20, 320)),
+        (300, range(300, 320)),
+        (2**63, []),
+    ):
+        rows, vectors = delta.view().since(first)
+        assert rows.tolist() == list(expected)
+        assert (vectors == rows.astype(np.float32)[:, None]).all()
+        assert vectors.shape == (len(rows), 3)
