@@ -232,7 +232,7 @@ class Collection:
                 delta=self.delta.view(),
                 graph=self.graph,
                 sketcher=self.sketcher,
-                id_of=self.table.id,
+                ids_of=self.table.ids,
                 stored_vectors=self.stored_vectors,
                 group_vectors=self.group_vectors,
             )
@@ -403,7 +403,7 @@ class Collection:
             )
         ready: Floats = vector.astype(np.float32)
         wide = ready.astype(np.float64)  # whose squares do not overflow
-        length = float(np.dot(wide, wide)) ** 0.5
+        length = float((wide * wide).sum()) ** 0.5  # np.dot would give the interpreter's lock away
         if not SHORTEST < length < LONGEST:  # NaN is not
             checked: Floats = self.ready(vector.reshape(1, -1), "vector")[0]
             return checked

@@ -36,9 +36,9 @@ def caught_up(
     """What was found in `view`, and a view of now. The answer says that it is not complete when rows go on ending."""
     full = len(found.slots)
     for _ in range(ATTEMPTS):
-        now = collection.view()
-        if now.ends == view.ends and not found.missed:
+        if collection.ends == view.ends and not found.missed:
             return view, found
+        now = collection.view()
         if now.ends == view.ends:  # it is being replaced: written, and not in memory yet
             time.sleep(MISSED_S)
             now = collection.view()
@@ -94,8 +94,9 @@ def followed(
     there = (slots >= 0) & now.table.alive[slots]
     if there.all():
         return now, text
-    gone = np.flatnonzero(~there & (slots >= 0)).tolist()
-    wanted = [collection.scope + keys.name(now.id_of(int(slots[at]))) for at in gone]
+    ended = ~there & (slots >= 0)
+    gone = np.flatnonzero(ended).tolist()
+    wanted = [collection.scope + keys.name(id_) for id_ in now.ids_of(slots[ended])]
     numbers = collection.rocks.get_many("index", wanted)
     contents = stored_rows(collection, wanted, vectors=False) if wanted_filter is not None else [None] * len(gone)
     places: dict[int, int] = {at: row for at, (row, _) in enumerate(text) if there[at]}

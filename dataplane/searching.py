@@ -36,6 +36,7 @@ TIERS: Mapping[tuple[bool, bool], tuple[Tier, ...]] = MappingProxyType(
         (True, True): ("hot", "warm"),
     }
 )
+_TIER: Mapping[int, Tier] = MappingProxyType({FRESH: "hot", HOT: "hot", LOOSE: "warm", WARM: "warm"})
 FUSED = 4  # times as many rows of each list are fused as are wanted
 LOCATED = 50
 
@@ -169,21 +170,18 @@ def _ranked(
 
 def _hits(collection: Collection, view: CollectionView, query: SearchQuery, slots: Slots, scores: Floats) -> list[Hit]:
     """With their content. A row that was deleted meanwhile is left out; one that was replaced has its new content."""
-    ranked = zip(slots.tolist(), scores.tolist(), view.table.place[slots].tolist(), strict=True)
+    ranked = zip(scores.tolist(), [_TIER[place] for place in view.table.place[slots].tolist()], strict=True)
     if not query.fetch:
-        return [Hit(id=view.id_of(slot), score=score, tier=_tier(place)) for slot, score, place in ranked]
+        ids = view.ids_of(slots)
+        return [Hit(id=id_, score=score, tier=tier) for id_, (score, tier) in zip(ids, ranked, strict=True)]
     found = collection.row_records(view.table.rows[slots].tolist())
     if gone := [at for at, record in enumerate(found) if record is None]:
-        wanted = [collection.scope + keys.name(view.id_of(int(slots[at]))) for at in gone]
+        wanted = [collection.scope + keys.name(id_) for id_ in view.ids_of(slots[gone])]
         for at, row in zip(gone, stored_rows(collection, wanted, vectors=False), strict=True):
             if row is not None and (query.filter is None or matches(query.filter, row.attributes)):
                 found[at] = RowRecord(row.id, row.text, row.attributes, row.created_ms, row.expires_ms)
     return [
-        Hit(id=record.id, score=score, tier=_tier(place), text=record.text, attributes=record.attributes)
-        for record, (_, score, place) in zip(found, ranked, strict=True)
+        Hit(id=record.id, score=score, tier=tier, text=record.text, attributes=record.attributes)
+        for record, (score, tier) in zip(found, ranked, strict=True)
         if record is not None
     ]
-
-
-def _tier(place: int) -> Tier:
-    return "hot" if place in {FRESH, HOT} else "warm"

@@ -101,8 +101,8 @@ class TableView(Struct, frozen=True, kw_only=True):
         if not len(self.rows):
             return np.full(len(rows), -1, np.int64)
         slots = np.searchsorted(self.rows, rows)
-        found = self.rows[np.minimum(slots, len(self.rows) - 1)] == rows
-        return np.where(found, slots, -1)
+        found = self.rows.take(slots, mode="clip") == rows
+        return slots if found.all() else np.where(found, slots, -1)
 
 
 class Table:
@@ -207,12 +207,13 @@ class Table:
         for name, old in self._columns.items():
             grown = np.zeros(size, old.dtype)
             grown[: self._count] = old[: self._count]
-            self._columns[name] = grown  # `id` reads it without the lock
+            self._columns[name] = grown  # `ids` reads it without the lock
 
-    def id(self, slot: int) -> str:
-        """The id of a row."""
-        ends = self._columns["id_end"]
-        return self._ids[ends[slot - 1] if slot else 0 : ends[slot]].decode()
+    def ids(self, slots: Slots) -> list[str]:
+        """The ids of the rows at `slots`."""
+        ends, ids = self._columns["id_end"], self._ids
+        starts = np.where(slots > 0, ends[slots - 1], 0).tolist()
+        return [ids[start:end].decode() for start, end in zip(starts, ends[slots].tolist(), strict=True)]
 
     def end(self, slots: Slots) -> None:
         """Rows ended. They were alive."""

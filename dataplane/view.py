@@ -17,11 +17,12 @@ from dataplane.table import TableView
 
 Rows = NDArray[np.uint64]
 Floats = NDArray[np.float32]
+Slots = NDArray[np.int64]
 
 
 class CollectionView(Struct, frozen=True, kw_only=True):
     """`stored_vectors(rows)` reads RocksDB, `group_vectors(group)` a shard: row numbers, shape [n], and vectors, shape
-    [n, dimensions]. `id_of(slot)` is the id of a row of `table`. `ends` counts the rows that had ended.
+    [n, dimensions]. `ids_of(slots)` are ids of rows of `table`. `ends` counts the rows that had ended.
     """
 
     metric: Metric
@@ -31,6 +32,6 @@ class CollectionView(Struct, frozen=True, kw_only=True):
     delta: DeltaView
     graph: Graph | None
     sketcher: Sketcher | None
-    id_of: Callable[[int], str]
+    ids_of: Callable[[Slots], list[str]]
     stored_vectors: Callable[[Rows], tuple[Rows, Floats]]
     group_vectors: Callable[[int], tuple[Rows, Floats]]

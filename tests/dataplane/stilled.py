@@ -140,7 +140,7 @@ def found_ids(view: CollectionView, vector: Floats, k: int = 10, **options: Any)
     """The ids of `nearest` in a view that may be old."""
     wanted = {"matching": None, "exact": False, "now_ms": now_ms(), "deadline": time.monotonic() + 60} | options
     found = nearest(view, Wanted(vector=vector, k=k, **wanted))
-    return [view.id_of(slot) for slot in found.slots.tolist()], found
+    return view.ids_of(found.slots), found
 
 
 @contextmanager

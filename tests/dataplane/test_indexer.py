@@ -41,7 +41,7 @@ def found(still: Stilled, text: str, timeout_s: float = 0.0) -> tuple[set[str], 
     """Ids of rows with these words, and whether that was all that was written."""
     hits, complete = feed_of(still).search(text, 5000, everywhere, time.monotonic() + timeout_s)
     slots = still.view.table.slots_of(np.array([row for row, _ in hits], np.uint64))
-    return {still.view.id_of(slot) for slot in slots.tolist()}, complete
+    return set(still.view.ids_of(slots)), complete
 
 
 def rebuilt_equals(still: Stilled) -> None:

@@ -237,7 +237,7 @@ def test_what_is_written_while_the_table_is_made_anew_is_there_afterwards(
     for n in (250, 700, COUNT - 1, COUNT + 1, COUNT + 249):
         assert hot.ids(QUERY, filter=Comparison("eq", "n", n)) == [f"r{n}"]
     assert hot.ids(QUERY, filter=Comparison("eq", "n", 300)) == []
-    assert view.id_of(0) == "r0"
+    assert view.ids_of(np.array([0]))[0] == "r0"
     hot.work()
     right(hot, alive)
 

@@ -274,7 +274,7 @@ async def test_rows_that_are_asked_for_become_hot_again(plane: DataPlane) -> Non
 
 
 def view_id(plane: DataPlane, slot: int) -> str:
-    return plane._collection(TENANT, NAME).view().id_of(slot)
+    return plane._collection(TENANT, NAME).view().ids_of(np.array([slot]))[0]
 
 
 # Ends and starts

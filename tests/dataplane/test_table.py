@@ -86,9 +86,9 @@ def test_ids_are_of_any_length_and_alphabet() -> None:
     made = Table(1)
     ids = ["a", "上海", "x" * 500, "é", " "]
     made.append(np.arange(5, dtype=np.uint64), ids, [None] * 5, 0.0)
-    assert [made.id(slot) for slot in range(5)] == ids
+    assert made.ids(np.arange(5)) == ids
     kept = made.kept(slots(1, 2, 4))
-    assert [kept.id(slot) for slot in range(3)] == ["上海", "x" * 500, " "]
+    assert kept.ids(np.arange(3)) == ["上海", "x" * 500, " "]
 
 
 def test_heat_orders_as_accesses_that_fade_by_a_hundredth_an_hour() -> None:
@@ -155,7 +155,10 @@ def test_any_sequence_of_changes_leaves_what_a_simple_model_has(monkeypatch: pyt
         elif rng.random() < 0.3:
             made = made.kept(np.flatnonzero(view.alive))
     view = made.view()
-    found = {int(view.rows[slot]): (made.id(slot), int(view.place[slot])) for slot in np.flatnonzero(view.alive)}
+    found = {
+        int(view.rows[slot]): (made.ids(np.array([slot]))[0], int(view.place[slot]))
+        for slot in np.flatnonzero(view.alive)
+    }
     assert found == model
     assert view.counts == tuple(sum(place == at for _, place in model.values()) for at in range(4))
     assert made.live == len(model)
@@ -188,9 +191,9 @@ def test_a_table_of_some_slots_has_their_ids_however_long_they_are() -> None:
     ids = ["", "a", "上海", "x" * 500, "b", "é"]
     made.append(np.arange(1, 7, dtype=np.uint64), ids, [None] * 6, 1.0)
     kept = made.kept(slots(0, 2, 3, 5))
-    assert [kept.id(slot) for slot in range(4)] == ["", "上海", "x" * 500, "é"]
+    assert kept.ids(np.arange(4)) == ["", "上海", "x" * 500, "é"]
     kept.append(np.array([9], np.uint64), ["new"], [None], 1.0)
-    assert kept.id(4) == "new"
+    assert kept.ids(np.array([4]))[0] == "new"
     assert [made.kept(slots()).live, len(made.kept(slots()))] == [0, 0]
 
 
@@ -214,7 +217,7 @@ def test_what_changes_while_a_table_is_made_anew_is_brought_over(monkeypatch: py
     new, before = kept.view(), old.view()
     live, was = np.flatnonzero(new.alive), np.flatnonzero(before.alive)
     assert new.rows[live].tolist() == before.rows[was].tolist()
-    assert [kept.id(int(slot)) for slot in live] == [old.id(int(slot)) for slot in was]
+    assert kept.ids(live) == old.ids(was)
     assert new.place[live].tolist() == before.place[was].tolist()
     assert new.sketches[0, new.slots_of(before.rows[9:10])].tolist() == [7]
     assert (kept.live, kept.ended, new.counts) == (old.live, len(kept) - old.live, before.counts)
@@ -243,7 +246,7 @@ def test_to_make_a_table_anew_takes_little_more_than_the_new_one(monkeypatch: py
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert kept.id(19_999) == made.id(19_999)
+    assert kept.ids(np.array([19_999]))[0] == made.ids(np.array([19_999]))[0]
     assert peak < 1.5 * kept.nbytes
 
 
