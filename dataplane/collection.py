@@ -38,6 +38,7 @@ from dataplane.records import CollectionRecord, RowRecord
 from dataplane.rocks import Rocks
 from dataplane.rows import Metric
 from dataplane.sketch import Sketcher
+from dataplane.sketchfile import SavedSketches
 from dataplane.table import GROWTH, HOT, LOOSE, WARM, Table
 from dataplane.view import CollectionView
 from dataplane.warm import WarmShards
@@ -112,7 +113,7 @@ class Collection:
         """Bring memory up to RocksDB. Rows are LOOSE afterwards, or in the delta if they are few."""
         with ThreadPoolExecutor(1, thread_name_prefix="dataplane-load") as beside:
             graph = beside.submit(snapshot.load, self.folder, Graph(self.dimensions, self.metric))
-            self._take_in_all()
+            self._take_in_all(saved=True)
             self.shards.open(self.seq)
             self._take_up_snapshot(graph)
         if self.record.text:
@@ -120,18 +121,22 @@ class Collection:
             self.text.open(self.seq)
             self._wake(False)
 
-    def _take_in_all(self) -> None:
+    def _take_in_all(self, *, saved: bool = False) -> None:
+        """`saved`: use the sketches that the snapshot has."""
         stored = self.rocks.get("meta", self.seq_key)
         self.seq = self.published = int.from_bytes(stored, "big") if stored else 0
+        sketches = snapshot.load_sketches(self.folder, self.dimensions, self.seq) if saved else None
+        if sketches is not None:
+            self.sketcher = Sketcher(self.dimensions, sketches.centre)
         scan = self.rocks.scan("rows", self.scope)
         # Another thread reads the vectors of the next part, and sketches them, while this one takes a part in.
         with contextlib.closing(scan), ThreadPoolExecutor(1, thread_name_prefix="dataplane-load") as beside:
             part = self._next_part(scan)
             flat = len(part.records) < LOAD_ROWS  # there are no more
-            reading = beside.submit(self._read, part, sketched=not flat)
+            reading = beside.submit(self._read, part, sketches, sketched=not flat)
             while part.records:
                 following = self._next_part(scan)
-                ahead = beside.submit(self._read, following, sketched=not flat)
+                ahead = beside.submit(self._read, following, sketches, sketched=not flat)
                 self._take_in(part, *reading.result())
                 part, reading = following, ahead
 
@@ -142,9 +147,17 @@ class Collection:
             part.records.append(records.decode(RowRecord, value))
         return part
 
-    def _read(self, part: Part, *, sketched: bool) -> tuple[Rows, Floats, Sketches | None]:
-        """Which of the rows have a vector, the vectors, and their sketches, if these are wanted."""
-        have, vectors = self.stored_vectors(np.array(part.numbers, np.uint64))
+    def _read(self, part: Part, saved: SavedSketches | None, *, sketched: bool) -> tuple[Rows, Floats, Sketches | None]:
+        """Which of the rows have a vector, the vectors, and their sketches, if these are wanted.
+
+        Where all have a saved sketch, they had a vector when it was made, and no vectors are read.
+        """
+        numbers = np.array(part.numbers, np.uint64)
+        if sketched and saved is not None:
+            known, sketches = saved.of(numbers)
+            if known.all():
+                return numbers, np.empty((0, self.dimensions), np.float32), sketches
+        have, vectors = self.stored_vectors(numbers)
         return have, vectors, self.sketches_of(vectors) if sketched and len(have) else None
 
     def remake(self) -> None:

@@ -294,13 +294,17 @@ class Moves:
             return True
 
     def save_snapshot(self, collection: Collection) -> None:
-        """Write a snapshot of graph and heat as they are."""
+        """Write a snapshot of graph, sketches and heat as they are."""
         due = self._due.of(collection)
         seq = collection.published
         with collection.lock:
             view, (accesses, hours) = collection.table.view(), collection.table.accessed()
         heat = snapshot.Heat(np.flatnonzero(view.alive), (view.rows, accesses, hours))
-        saved = snapshot.save(collection.folder, seq, collection.graph, heat)
+        sketched = None
+        if collection.sketcher is not None:
+            slots = np.flatnonzero(view.alive & (view.place != FRESH))
+            sketched = snapshot.Sketched(view, slots, collection.sketcher.centre)
+        saved = snapshot.save(collection.folder, seq, collection.graph, heat, sketched)
         due.snapshot_seq, due.snapshot_nodes, due.snapshot_at = seq, saved.nodes, time.monotonic()
         self._counts.snapshots += 1
 

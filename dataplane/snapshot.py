@@ -1,7 +1,8 @@
-"""Snapshots of a collection's graph and heat, so that a start need not build the graph again.
+"""Snapshots of a collection's graph, sketches and heat, so that a start need not make them again.
 
-    snapshot.json      what the three files are: sizes, SHA-256, the sequence number, and a SHA-256 of all that
+    snapshot.json      what the files are: sizes, SHA-256, the sequence number, and a SHA-256 of all that
     graph-<seq>-<token>.faiss  rows-<seq>-<token>.npy  heat-<seq>-<token>.npy
+    sketches-<seq>-<token>.npy  centre-<seq>-<token>.npy
 
 The files are written and synced first, the description next and atomically: it is the pointer. Last, the files of the snapshot
 before are removed. The token is new with each snapshot, for two may be of one sequence number: nothing that the pointer names
@@ -25,9 +26,12 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from dataplane import sketchfile
 from dataplane.errors import ChecksumMismatch, Damaged, DataPlaneError, UnsupportedFormat
 from dataplane.files import remove_files, remove_leftovers, sha256_file, storage_errors, write_atomically, write_bytes
 from dataplane.graph import Graph
+from dataplane.sketchfile import SavedSketches
+from dataplane.table import TableView
 
 POINTER = "snapshot.json"
 FORMAT = 1
@@ -70,6 +74,14 @@ class Heat(Struct, frozen=True):
                     file.write(column[self.slots[start : start + PART]].astype("<f8").tobytes())
 
 
+class Sketched(Struct, frozen=True):
+    """What is saved of the sketches: those of the rows at `slots` of a view, and the centre that they are made with."""
+
+    view: TableView
+    slots: NDArray[np.int64]
+    centre: NDArray[np.float32]
+
+
 class Loaded(Struct, frozen=True):
     """A snapshot's content. `heat`: row number, accesses, hour; shape [3, rows], float64."""
 
@@ -78,13 +90,17 @@ class Loaded(Struct, frozen=True):
     heat: NDArray[np.float64]
 
 
-def save(folder: Path, seq: int, graph: Graph | None, heat: Heat) -> Snapshot:
+def save(folder: Path, seq: int, graph: Graph | None, heat: Heat, sketched: Sketched | None = None) -> Snapshot:
     """Write a snapshot, and remove what the one before it left. Raises StorageFull, Unavailable."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     files: list[SnapshotFile] = []
     nodes, mark = 0, f"{seq}-{secrets.token_hex(4)}"
     try:
         files.append(_saved(folder, f"heat-{mark}.npy", heat.save))
+        if sketched is not None:
+            view, slots, centre = sketched.view, sketched.slots, sketched.centre
+            files.append(_saved(folder, f"centre-{mark}.npy", lambda path: _save_array(path, centre)))
+            files.append(_saved(folder, f"sketches-{mark}.npy", lambda path: sketchfile.save(path, view, slots)))
         if graph is not None:
             rows = graph.rows.copy()
             nodes = len(rows)
@@ -188,6 +204,25 @@ def load(folder: Path, like: Graph) -> Loaded | None:
     return Loaded(snapshot.seq, graph, heat)
 
 
+def load_sketches(folder: Path, dimensions: int, seq: int) -> SavedSketches | None:
+    """The sketches in the snapshot, checked. None where there are none, or `load` has something to say against them.
+
+    `seq`: the collection's; a snapshot that is ahead of it may name rows that are others now.
+    """
+    try:
+        found = read(folder)
+        if found is None or found.seq > seq:
+            return None
+        files = {file.name.partition("-")[0]: file for file in found.files}
+        if "sketches" not in files or "centre" not in files:
+            return None
+        centre = np.load(_check(folder, files["centre"]), allow_pickle=False)
+        saved = sketchfile.load(_check(folder, files["sketches"]), centre)
+    except (DataPlaneError, OSError, ValueError):
+        return None
+    return saved if centre.shape == (dimensions,) else None
+
+
 def read_rows(folder: Path) -> Rows:
     """The row of each node of the snapshot's graph; none where there is no graph. Raises Damaged."""
     found = read(folder)
@@ -217,7 +252,7 @@ def remove_stray(folder: Path, snapshot: Snapshot) -> None:
     with storage_errors(folder):
         stray = [
             path.name
-            for pattern in ("heat-*.npy", "rows-*.npy", "graph-*.faiss")
+            for pattern in ("heat-*.npy", "rows-*.npy", "graph-*.faiss", "sketches-*.npy", "centre-*.npy")
             for path in folder.glob(pattern)
             if path.name not in named
         ]

@@ -85,7 +85,7 @@ def test_rows_that_go_on_being_replaced_make_the_answer_incomplete_and_not_endle
     with stilled(tmp_path, DIMENSIONS) as still:
         still.upsert(STORED[:50])
         view = still.collection.view
-        monkeypatch.setattr(still.collection, "view", lambda: (still.upsert(STORED[:1]), view())[1])
+        monkeypatch.setattr(still.collection, "view", lambda: (view(), still.upsert(STORED[:1]))[0])
         result = still.search(QUERY)
         assert not result.complete
         assert len(result.hits) == 10

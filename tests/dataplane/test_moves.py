@@ -13,7 +13,7 @@ import pytest
 
 from dataplane import snapshot
 from dataplane.attributes import AttributeColumns
-from dataplane.collection import Collection
+from dataplane.collection import LOAD_ROWS, Collection, Sketches
 from dataplane.errors import Unavailable
 from dataplane.filters import Comparison
 from dataplane.graph import Graph
@@ -289,6 +289,32 @@ def test_heat_is_copied_for_a_snapshot_without_the_lock(hot: Stilled, monkeypatc
     assert loaded is not None
     at = loaded.heat[0].tolist().index(hot.row("r5"))
     assert loaded.heat[1, at - 1 : at + 2].tolist() == [1, 3, 1]
+
+
+def test_a_start_sketches_only_the_rows_that_no_snapshot_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with stilled(tmp_path, DIMENSIONS) as still:
+        still.upsert(STORED[:COUNT])
+        still.work()
+        still.keeper.moves.save_snapshot(still.collection)
+        still.delete(["r3"])
+        still.upsert(STORED[COUNT : COUNT + 2], COUNT)
+    sketched: list[int] = []
+    sketches_of = Collection.sketches_of
+
+    def noted(self: Collection, vectors: np.ndarray) -> Sketches:
+        sketched.append(len(vectors))
+        return sketches_of(self, vectors)
+
+    monkeypatch.setattr(Collection, "sketches_of", noted)
+    with stilled(tmp_path, DIMENSIONS) as still:
+        assert sum(sketched) < LOAD_ROWS  # of the last part
+        assert still.ids(STORED[COUNT + 1], k=1) == [f"r{COUNT + 1}"]
+        still.work()
+        alive = np.arange(COUNT + 2) != 3
+        assert (
+            still.view.table.sketches[:, still.view.table.alive]
+            == still.collection.sketches_of(STORED[: COUNT + 2][alive])[0]
+        ).all()
 
 
 def test_many_rows_move_part_by_part_and_searches_between_find_them_all(

@@ -14,6 +14,8 @@ import pytest
 from dataplane import snapshot
 from dataplane.errors import Damaged, StorageFull, Unavailable, UnsupportedFormat
 from dataplane.graph import Graph
+from dataplane.sketch import Sketcher
+from dataplane.table import Table
 from tests.dataplane.planes import vectors
 
 STORED = vectors(60, dimensions=8)
@@ -51,6 +53,47 @@ def test_a_snapshot_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     assert loaded.graph.search(STORED[4], 1)[0].tolist() == [5]
     assert snapshot.verify(tmp_path / "new") == []
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+
+
+def sketched(count: int = 60) -> snapshot.Sketched:
+    table = Table(1)
+    slots = table.append(np.arange(1, 61, dtype=np.uint64), [f"r{at}" for at in range(60)], [None] * 60, 1.0)
+    centre = STORED.mean(axis=0)
+    table.set_sketches(slots, *Sketcher(8, centre).encode(STORED), np.einsum("nd,nd->n", STORED, STORED))
+    return snapshot.Sketched(table.view(), slots[-count:], centre)
+
+
+def test_sketches_come_back_for_the_rows_that_had_them(tmp_path: Path) -> None:
+    snapshot.save(tmp_path, 60, None, of(HEAT), sketched(count=50))
+    saved = snapshot.load_sketches(tmp_path, 8, 60)
+    assert saved is not None
+    known, (words, factors, squares) = saved.of(np.array([5, 11, 60, 61], np.uint64))
+    assert known.tolist() == [False, True, True, False]
+    made = Sketcher(8, saved.centre).encode(STORED[[10, 59]])
+    assert (words == made[0]).all()
+    assert (factors == made[1]).all()
+    assert squares == pytest.approx((STORED[[10, 59]] ** 2).sum(axis=1))
+    assert snapshot.verify(tmp_path) == []
+
+
+def test_sketches_that_are_damaged_ahead_or_of_other_dimensions_are_not_used(tmp_path: Path) -> None:
+    snapshot.save(tmp_path, 60, None, of(HEAT), sketched())
+    assert snapshot.load_sketches(tmp_path, 8, 59) is None
+    assert snapshot.load_sketches(tmp_path, 9, 60) is None
+    assert snapshot.load_sketches(tmp_path / "none", 8, 60) is None
+    file = next(tmp_path.glob("sketches-*"))
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+    assert snapshot.load_sketches(tmp_path, 8, 60) is None
+    assert [file.name in problem for problem in snapshot.verify(tmp_path)] == [True]
+
+
+def test_sketches_of_no_rows_know_none(tmp_path: Path) -> None:
+    snapshot.save(tmp_path, 60, None, of(HEAT), snapshot.Sketched(sketched().view, np.empty(0, np.int64), STORED[0]))
+    saved = snapshot.load_sketches(tmp_path, 8, 60)
+    assert saved is not None
+    assert saved.of(np.array([5], np.uint64))[0].tolist() == [False]
 
 
 def test_without_a_graph_there_is_heat_alone(tmp_path: Path) -> None:
