@@ -3,7 +3,7 @@
 Calls begin at their due time whether those before have ended or not. Inserts wait for `visible` and for `durable` in turn;
 their time runs from the call. Every second search looks for the row that was last acknowledged as visible, which must be
 among the answers. Before and after, the same disk's fdatasync is measured with nothing else going on: one append of a
-row's size every millisecond.
+row's size every millisecond; and so is the control (control.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from benchmarks.bench import Bench
+from benchmarks.control import control_s
 from benchmarks.disk import fdatasync_s
 from benchmarks.lateness import paced, watched_loop
 from benchmarks.plane import Plane
@@ -22,6 +23,7 @@ from dataplane.writer import Wait
 INSERTS_S = 1000
 SEARCHES_S = 200
 SYNCS = 1000  # before, and again after
+CONTROL_S = 4.0  # the same
 
 
 class Load:
@@ -64,12 +66,14 @@ async def carry_load(bench: Bench, plane: Plane, folder: Path) -> None:
     first = bench.corpus.rows + 1000  # what stands before was inserted beside the peers
     load = Load(plane, first, len(bench.corpus.texts) - 1000 - first)
     syncs = await asyncio.to_thread(fdatasync_s, folder, SYNCS, every_s=0.001)
+    control = await control_s(INSERTS_S, CONTROL_S)
     lags: list[float] = []
     began, spent = time.perf_counter(), time.process_time()
     async with watched_loop(lags), asyncio.TaskGroup() as group:
         inserts = group.create_task(paced(INSERTS_S, int(INSERTS_S * bench.seconds), load.insert))
         group.create_task(paced(SEARCHES_S, int(SEARCHES_S * bench.seconds), load.search))
     wall, cpu = time.perf_counter() - began, time.process_time() - spent
+    control += await control_s(INSERTS_S, CONTROL_S)
     syncs += await asyncio.to_thread(fdatasync_s, folder, SYNCS, every_s=0.001)
     raw_p99 = percentile(syncs, 0.99)
     bench.add(
@@ -77,6 +81,10 @@ async def carry_load(bench: Bench, plane: Plane, folder: Path) -> None:
         visible_p99_ms=percentile(load.took["visible"], 0.99) * 1000,
         durable_p99_ratio=percentile(load.took["durable"], 0.99) / raw_p99,
         loop_lag_p99_ms=percentile(lags, 0.99) * 1000,
+        visible_p90_ms=percentile(load.took["visible"], 0.9) * 1000,
+        control_p50_ms=percentile(control, 0.5) * 1000,
+        control_p90_ms=percentile(control, 0.9) * 1000,
+        control_p99_ms=percentile(control, 0.99) * 1000,
         durable_p50_ms=percentile(load.took["durable"], 0.5) * 1000,
         durable_p99_ms=percentile(load.took["durable"], 0.99) * 1000,
         fdatasync_p50_ms=percentile(syncs, 0.5) * 1000,

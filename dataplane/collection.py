@@ -39,7 +39,7 @@ from dataplane.rocks import Rocks
 from dataplane.rows import Metric
 from dataplane.sketch import Sketcher
 from dataplane.sketchfile import SavedSketches
-from dataplane.table import GROWTH, HOT, LOOSE, WARM, Table
+from dataplane.table import HOT, LOOSE, WARM, Table
 from dataplane.view import CollectionView
 from dataplane.warm import WarmShards
 
@@ -53,6 +53,7 @@ QUICK_S = 0.002  # what a search may take on the event loop
 UNBOUNDED = 1 << 62
 SHORTEST, LONGEST = 1e-15, 1e18  # vectors whose squares are float32
 ENDED_KEPT = 4096
+ATTRIBUTES_GROW_BY = 4  # an array of attributes grows by such a part of it
 LOAD_ROWS = 512  # read, sketched and taken in at a time while a collection is loaded
 
 
@@ -380,7 +381,7 @@ class Collection:
     @property
     def growing(self) -> int:
         """Bytes of memory that table and attributes will take when they grow the next time, about."""
-        return self.table.growing + self.attributes.nbytes // GROWTH
+        return self.table.growing + self.attributes.nbytes // ATTRIBUTES_GROW_BY
 
     def counts(self) -> tuple[int, ...]:
         """Live rows by place: FRESH, HOT, LOOSE, WARM."""

@@ -80,6 +80,7 @@ class Moves:
             view = collection.table.view()
             slots = view.slots_of(rows)
             alive = (slots >= 0) & view.alive[np.maximum(slots, 0)]
+        del view  # a table that grows meanwhile would be in memory twice
         rows, vectors, slots = rows[alive], vectors[alive], slots[alive]
         if not len(rows):
             return
@@ -172,12 +173,12 @@ class Moves:
         """Rows become WARM: those that no shard has are written into new ones."""
         view = collection.table.view()
         known = view.group[slots] >= 0
-        self._make_warm(collection, view.rows[slots[known]])
-        unknown = slots[~known]
+        in_shards, others = view.rows[slots[known]], view.rows[slots[~known]]
+        del view  # a table that grows meanwhile would be in memory twice
+        self._make_warm(collection, in_shards)
         most = self._room.shard_rows(collection)
-        for start in range(0, len(unknown), most):
-            rows = view.rows[unknown[start : start + most]]
-            content = self._shard_rows(collection, rows)
+        for start in range(0, len(others), most):
+            content = self._shard_rows(collection, others[start : start + most])
             meta = ShardMeta(collection.name, collection.published, collection.dimensions, collection.metric)
             if not len(content):
                 continue

@@ -35,14 +35,14 @@ class SavedSketches(Struct, frozen=True):
 
 def save(path: Path, view: TableView, slots: NDArray[np.int64]) -> None:
     """Write the sketches of the rows at `slots`, rising, a part after the other. Raises OSError."""
-    kind, npy = _kind(len(view.sketches)), cast("Any", np.lib.format)
+    kind, npy = _kind(len(view.words)), cast("Any", np.lib.format)
     with path.open("wb") as file:
         descr = npy.dtype_to_descr(kind)
         npy.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": (len(slots),)})
         for start in range(0, len(slots), PART):
             here = slots[start : start + PART]
             part = np.empty(len(here), kind)
-            part["row"], part["words"] = view.rows[here], view.sketches[:, here].T
+            part["row"], part["words"] = view.rows[here], view.sketches(here).T
             part["factor"], part["square"] = view.factors[here], view.squares[here]
             file.write(part.tobytes())
 

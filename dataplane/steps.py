@@ -153,6 +153,7 @@ class Steps:
         over += int(SHRINK_SHARE * self._room.memory.cap)
         count = min(len(hot), over // node_bytes(collection.dimensions) + MERGE_ROWS)
         coldest = np.sort(hot[np.argsort(heat[hot], kind="stable")[:count]])
+        del view, heat, hot  # a table that grows meanwhile would be in memory twice
         self._moves.shrink(collection, coldest)
         return True
 
@@ -242,7 +243,9 @@ class Steps:
         if drift < max(DRIFT_SHARE * len(hot), MERGE_ROWS):
             return False
         due.reshuffled_at = now
-        self._moves.reshuffle(collection, view.rows[warm[:drift]], view.rows[hot[:drift]])
+        hotter, colder = view.rows[warm[:drift]], view.rows[hot[:drift]]
+        del view, heat, warm, hot, wanted  # a table that grows meanwhile would be in memory twice
+        self._moves.reshuffle(collection, hotter, colder)
         return True
 
     def discard(self, collection: Collection) -> bool:

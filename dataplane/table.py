@@ -16,6 +16,10 @@ A table is made anew aside, without the lock: `kept` and `follow` copy while the
 rows end from `watch` on, and `end_late` ends them in the new one, under the lock, before that takes the old one's place. Places,
 nodes and groups of rows that are copied must stay meanwhile; accesses that come after a row was copied are lost.
 
+Columns have room for twice the rows: what is not used yet takes addresses and no memory, for the kernel gives pages when they
+are first written. To double, each column is copied; views of before keep the old ones until they are done, so that for a
+moment all may be there twice (`growing`, which is kept back shortly before).
+
 Threads: the writer's thread appends and ends rows, the keeper's moves them, and views are taken, all under the collection's
 lock. A view is read without it: arrays are replaced by copies when they grow, and what is appended lies beyond the view. Places
 in a view stay what they were at its moment (`move` works on a copy), so that a search looks for each row at one place, with
@@ -26,17 +30,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
+
+from dataplane import allocator
 
 FRESH, HOT, LOOSE, WARM = 0, 1, 2, 3
 NEVER_MS = int(np.iinfo(np.int64).max)
 _DECAY = -math.log(0.99)
 _FIRST = 256
 SCANNED = 65_536
-GROWTH = 8  # it grows by this part of it
+LARGE, HUGE = 4 << 20, 2 << 20  # an array of so many bytes gets pages of so many, where the kernel has them
+PAGE = 4096
+SOON = 16  # when all but such a part of the slots are used, the table doubles soon
 _COLUMNS = np.dtype(
     [
         ("rows", np.uint64),
@@ -67,7 +76,7 @@ class TableView(Struct, frozen=True, kw_only=True):
     node: NDArray[np.int32]
     group: NDArray[np.int32]
     expires_ms: NDArray[np.int64]
-    sketches: NDArray[np.uint64]  # [words, n]
+    words: tuple[NDArray[np.uint64], ...]  # of the sketches
     factors: Floats
     squares: Floats
     counts: tuple[int, ...]  # live rows by place
@@ -84,6 +93,10 @@ class TableView(Struct, frozen=True, kw_only=True):
         """The same for some slots, shape [n]; false for -1."""
         live: NDArray[np.bool_] = (slots >= 0) & self.alive[slots] & (self.expires_ms[slots] > now_ms)
         return live
+
+    def sketches(self, slots: Slots) -> NDArray[np.uint64]:
+        """The sketches of some slots, shape [words, n]."""
+        return np.array([word[slots] for word in self.words], np.uint64).reshape(len(self.words), len(slots))
 
     def first_at(self, place: int, count: int) -> Slots:
         """The first `count` slots of live rows at a place, rising."""
@@ -111,7 +124,7 @@ class Table:
     def __init__(self, words: int) -> None:
         self._count = 0
         self._columns = {name: np.empty(0, _COLUMNS[name]) for name in _COLUMNS.names or ()}
-        self._sketches = np.empty((words, 0), np.uint64)
+        self._words = [np.empty(0, np.uint64) for _ in range(words)]  # of the sketches: each of them can grow alone
         self._ids = bytearray()
         self._counts = [0, 0, 0, 0]
         self._version = 0  # other when rows have come, ended or moved
@@ -131,7 +144,7 @@ class Table:
     @property
     def nbytes(self) -> int:
         """Bytes of memory taken."""
-        return sum(column.nbytes for column in self._columns.values()) + self._sketches.nbytes + len(self._ids)
+        return sum(_taken(column, self._count) for column in (*self._columns.values(), *self._words)) + len(self._ids)
 
     def view(self) -> TableView:
         """The columns as they are now."""
@@ -148,7 +161,7 @@ class Table:
             node=columns["node"][:count],
             group=columns["group"][:count],
             expires_ms=columns["expires_ms"][:count],
-            sketches=self._sketches[:, :count],
+            words=tuple(word[:count] for word in self._words),
             factors=columns["factors"][:count],
             squares=columns["squares"][:count],
             counts=tuple(self._counts),
@@ -158,21 +171,20 @@ class Table:
 
     def growth(self, count: int) -> int:
         """About how many bytes of memory `count` more rows take, ids aside."""
-        if self._count + count <= len(self._columns["rows"]):
-            return 0
-        return (self._size_for(self._count + count) - len(self._columns["rows"])) * self._row_bytes
+        return count * self._row_bytes
 
     @property
     def growing(self) -> int:
-        """Bytes of memory that it will take when it grows the next time."""
-        return self._count // GROWTH * self._row_bytes
+        """Bytes of memory that it will soon take for a moment, to double."""
+        room = len(self._columns["rows"])
+        return self._count * self._row_bytes if room - self._count <= room // SOON else 0
 
     @property
     def _row_bytes(self) -> int:
-        return _COLUMNS.itemsize + 8 * len(self._sketches)
+        return _COLUMNS.itemsize + 8 * len(self._words)
 
     def _size_for(self, needed: int) -> int:
-        return max(needed, _FIRST, self._count + self._count // GROWTH)
+        return max(_FIRST, 2 * needed)
 
     def append(self, rows: Rows, ids: Sequence[str], expires_ms: Sequence[int | None], hour: float) -> Slots:
         """Add rows, whose numbers rise above all that are here, as FRESH. Returns their slots."""
@@ -197,17 +209,19 @@ class Table:
         return np.arange(start, end)
 
     def _grow(self, needed: int) -> None:
-        """By a small part: little is taken and not used. One column after another, so that little is there twice for a moment."""
         self._take_size(self._size_for(needed))
 
     def _take_size(self, size: int) -> None:
-        sketches = np.zeros((len(self._sketches), size), np.uint64)
-        sketches[:, : self._count] = self._sketches[:, : self._count]
-        self._sketches, self._places_seen = sketches, False
-        for name, old in self._columns.items():
-            grown = np.zeros(size, old.dtype)
-            grown[: self._count] = old[: self._count]
-            self._columns[name] = grown  # `ids` reads it without the lock
+        for at, old in enumerate(self._words):
+            self._words[at] = self._larger(old, size)
+        self._view, self._places_seen = None, False
+        for name, column in self._columns.items():
+            self._columns[name] = self._larger(column, size)  # `ids` reads it without the lock
+
+    def _larger(self, column: NDArray[Any], size: int) -> NDArray[Any]:
+        grown = np.zeros(size, column.dtype)
+        grown[: self._count] = column[: self._count]
+        return grown
 
     def ids(self, slots: Slots) -> list[str]:
         """The ids of the rows at `slots`."""
@@ -259,7 +273,8 @@ class Table:
 
     def set_sketches(self, slots: Slots, sketches: NDArray[np.uint64], factors: Floats, squares: Floats) -> None:
         """The sketches [words, n] of rows, with their factors [n] and the squared lengths [n] of their vectors."""
-        self._sketches[:, slots] = sketches
+        for word, values in zip(self._words, sketches, strict=True):
+            word[slots] = values
         self._columns["factors"][slots] = factors
         self._columns["squares"][slots] = squares
 
@@ -280,8 +295,8 @@ class Table:
 
     def kept(self, slots: Slots) -> Table:
         """A table of these slots alone, rising. Without the lock."""
-        table = Table(len(self._sketches))
-        table._take_size(len(slots))
+        table = Table(len(self._words))
+        table._take_size(table._size_for(len(slots)))
         table._copy(self, slots)
         return table
 
@@ -310,7 +325,8 @@ class Table:
         new = slice(start, end)
         for name, column in self._columns.items():
             column[new] = old._columns[name][slots]
-        self._sketches[:, new] = old._sketches[:, slots]
+        for word, values in zip(self._words, old._words, strict=True):
+            word[new] = values[slots]
         lengths = self._take_ids(old, slots)
         self._columns["id_end"][new] = len(self._ids) - int(lengths.sum()) + np.cumsum(lengths)
         alive = self._columns["alive"][new]
@@ -333,6 +349,16 @@ class Table:
         self._ids += letters[np.repeat(wanted, lengths)].tobytes()
         taken: Slots = lengths[wanted]
         return taken
+
+
+def _taken(column: NDArray[Any], count: int) -> int:
+    """Bytes of memory that a column of zeros takes of which `count` entries were written."""
+    page = HUGE if column.nbytes >= LARGE else PAGE
+    return (
+        column.nbytes
+        if column.nbytes < allocator.LARGE
+        else min(column.nbytes, -(-count * column.itemsize // page) * page)
+    )
 
 
 def heat_of(accesses: Floats, hours: Floats) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from benchmarks.control import calibrated, control_s, piece
 from benchmarks.lateness import due_by, paced, watched_loop
 
 
@@ -47,3 +48,10 @@ async def test_a_loop_that_is_held_up_is_seen_to_be_late() -> None:
         time.sleep(0.06)  # noqa: ASYNC251  # that is what is to be seen
         await asyncio.sleep(0.02)
     assert max(lags) >= 0.05
+
+
+async def test_the_control_ends_each_call_after_it_was_due() -> None:
+    took = await control_s(500, 0.2)
+    assert len(took) == 100
+    assert min(took) > 0
+    assert len(piece(calibrated())) > 100
