@@ -11,6 +11,7 @@ End: the library's tasks are cancelled, then library, extractor and data plane a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
@@ -19,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from acu.config import AcuConfig
+from acu.config import AcuConfig, model_names
+from acu.errors import ModelError
+from acu.models import locate
 from agentflow.errors import AgentFlowError, Refused
 from agentflow.library.refusals import DataUnavailable
 from dataplane.errors import DataPlaneError
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from agentflow.library.embedder import Embedder
     from agentflow.library.extraction import Extractor
     from agentflow.library.library import Library
+    from agentflow.library.prompts import Prompts
     from agentflow.service import Service
     from dataplane import DataPlane
 
@@ -134,12 +138,13 @@ class Data:
         except Refused as error:
             raise DataUnavailable(str(error), retry_after_s=error.retry_after_s) from error
         special = len(tokenizer.encode("", add_special_tokens=True))
+        prompts = await asyncio.to_thread(self._prompts, embedder)
         self._extractor = self._extractor or extractor_kind()
         library = await library_kind.open(
             self.plane,
             self.plane.state,
             self._folder / "library",
-            embedder_kind(self._service, embedder, tokenizer.spans, special),
+            embedder_kind(self._service, embedder, tokenizer.spans, special, prompts),
             self._extractor,
             self._config.library,
         )
@@ -147,6 +152,17 @@ class Data:
         self._own = self._tasks.create_task(self._run(library, started))
         await started
         self._library = library
+
+    def _prompts(self, embedder: str) -> Prompts:
+        """What the embedding model wants before texts, by the configuration and its files."""
+        from agentflow.library.prompts import prompts_of
+
+        folder = None
+        for key, model in self._config.models.items():
+            if model.engine != "scripted" and model_names(key, model)[0] == embedder:
+                with contextlib.suppress(ModelError):  # who loads the model tells
+                    folder = locate(model.model, Path(self._config.gpu.model_cache_dir)).path
+        return prompts_of(self._config.library, folder)
 
     async def _run(self, library: Library, started: asyncio.Future[None]) -> None:
         """The library's background work, in a group of its own that `close` cancels."""

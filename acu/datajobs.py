@@ -45,9 +45,14 @@ class DataJobs:
         self._task: asyncio.Task[None] | None = None
         self._running = ""
 
-    def status(self) -> dict[str, Any]:
-        """How the data plane is."""
-        return self._status()
+    async def status(self) -> dict[str, Any]:
+        """How the data plane is, and what was uploaded if it is open. Raises DataUnavailable."""
+        report = self._status()
+        if "plane" in report:
+            from acu.datawork import uploads  # as below
+
+            report["uploads"] = await uploads(await self._plane())
+        return report
 
     def job(self, job_id: str) -> DataJob | None:
         """A job, if it is one of the last few."""

@@ -15,20 +15,29 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from acu.http.library import LibrarySource
-from acu.http.wire.data import ArchiveBody, BackupBody, DataWork, VerifyBody
+from acu.http.wire.data import ArchiveBody, BackupBody, DataWork, EraseBody, VerifyBody
+from agentflow.errors import AgentFlowError
+from agentflow.library.erased import count_anew
 from agentflow.library.filestore import listed
+from agentflow.library.records import Records
 from agentflow.library.refusals import DataUnavailable, NotStored
+from agentflow.library.shelf import Changes, Shelves
 from agentflow.library.values import PageRequest
 from dataplane import care
 from dataplane.cold import cold_folder, default_cold_folder
 from dataplane.erasure import absence, erase, measure
-from dataplane.errors import InvalidInput
+from dataplane.errors import DataPlaneError, InvalidInput
+from dataplane.uploads import waiting
 
 if TYPE_CHECKING:
     from dataplane.archive_export import ArchiveReport
     from dataplane.store import DataPlane
 
 UPLOADS = "library/files"
+UPLOADS_STAY = (
+    "Of files in this vector store these chunks are gone, and their usage is less (a file without any is failed). The uploaded "
+    "files still have the words: delete them too, for a file that is attached again has all its chunks again."
+)
 Told = Callable[[str, int, int], None]
 
 
@@ -71,7 +80,31 @@ async def perform(plane: DataPlane, work: DataWork, told: Told, library: Library
     if work.collection is None and library is not None:
         told("deleting files and vector stores", 0, 0)
         await _emptied(library, work.tenant)
-    return _plain(await erase(plane, work.tenant, work.collection, work.ids, progress=told, before=before))
+    receipt = _plain(await erase(plane, work.tenant, work.collection, work.ids, progress=told, before=before))
+    try:
+        if work.collection is not None and work.ids and await _counted_anew(plane, library, work):
+            receipt["beyond"] = [UPLOADS_STAY, *receipt["beyond"]]
+    except (AgentFlowError, DataPlaneError) as error:  # the receipt is of what was erased before
+        receipt["left"] = [*receipt["left"], f"the vector store's usage was not counted anew: {error} Erase again."]
+    return receipt
+
+
+async def uploads(plane: DataPlane) -> dict[str, int] | None:
+    """How many uploaded files there are, by their records, and how many of them wait for the archive; and their bytes.
+
+    None where that cannot be read, of which `acu data verify` says more.
+    """
+    try:
+        there = await listed(plane.state)
+        late = await asyncio.to_thread(waiting, plane.rocks, there)
+    except DataPlaneError:
+        return None
+    return {
+        "files": len(there),
+        "bytes": sum(one.size for one in there),
+        "waiting_files": len(late),
+        "waiting_bytes": sum(one.size for one in late),
+    }
 
 
 async def _emptied(source: LibrarySource, tenant: str) -> None:
@@ -88,6 +121,18 @@ async def _emptied(source: LibrarySource, tenant: str) -> None:
         for file in files:
             with contextlib.suppress(NotStored):
                 await library.delete_file(tenant, file.id)
+
+
+async def _counted_anew(plane: DataPlane, source: LibrarySource | None, work: EraseBody) -> list[str]:
+    """Tell of a vector store's files what is left of them; the ids of those that lost something."""
+    assert work.collection is not None
+    ids = work.ids or ()
+    if source is not None:
+        with contextlib.suppress(DataUnavailable):  # then none is open, and what is stored counts
+            return await (await source()).count_anew(work.tenant, work.collection, ids)
+    shelves = Shelves(Records(plane.state))
+    await shelves.load()
+    return await count_anew(plane, shelves.of(work.tenant), Changes(), work.collection, ids)
 
 
 def _check_outside(plane: DataPlane, target: Path) -> None:

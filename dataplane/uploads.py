@@ -87,6 +87,16 @@ async def guarded(rocks: Rocks, data: Path, listing: Listing, *, deep: bool) -> 
     return Guarded({upload.name: upload.sha256 for upload in await listing()}, kept), list(found.values())
 
 
+def waiting(rocks: Rocks, uploads: Sequence[Upload]) -> list[Upload]:
+    """Those of the files that the archive does not have yet. Reads what is known of it here. Raises Damaged."""
+    found = []
+    for start in range(0, len(uploads), STEP):
+        part = uploads[start : start + STEP]
+        stored = filelist.by_name(rocks, [upload.name for upload in part])
+        found += [up for up, one in zip(part, stored, strict=True) if one is None or not _is(one, up)]
+    return found
+
+
 def names_of(data: Path) -> Iterator[tuple[str, Path]]:
     """All uploaded files that are there, by name. Raises Damaged."""
     for folder in attachments.folders(data, FILES):
@@ -117,20 +127,23 @@ def _wrong(rocks: Rocks, data: Path, uploads: Sequence[Upload], deep: bool) -> d
 
 def _differs(rocks: Rocks, data: Path, upload: Upload, *, deep: bool) -> str | None:
     """What is wrong with a file; None: nothing."""
-    path = data / upload.name
+    return difference(data / upload.name, upload.size, (upload.sha256 or _archived(rocks, upload)) if deep else None)
+
+
+def difference(path: Path, size: int, sha256: str | None) -> str | None:
+    """What is wrong with a file, in words that follow its name; None: nothing. `sha256` None: its bytes are not read."""
     try:
         known = path.lstat()
         if stat.S_ISLNK(known.st_mode):
             return "has become a symbolic link"
         if not stat.S_ISREG(known.st_mode):
             return "is no regular file"
-        if known.st_size != upload.size:
-            return f"has {known.st_size:,} bytes, and was uploaded with {upload.size:,}"
-        expected = (upload.sha256 or _archived(rocks, upload)) if deep else None
-        if expected is None:
+        if known.st_size != size:
+            return f"has {known.st_size:,} bytes, and was uploaded with {size:,}"
+        if sha256 is None:
             return None
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-            return None if hashlib.file_digest(file, "sha256").hexdigest() == expected else "has another SHA-256"
+            return None if hashlib.file_digest(file, "sha256").hexdigest() == sha256 else "has another SHA-256"
     except FileNotFoundError:
         return "is missing"
     except OSError as error:

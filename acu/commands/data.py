@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from acu.commands import dataview, exits
-from acu.commands.dataplace import Told, configured, place_of
+from acu.commands.dataplace import Told, check_stopped, configured, place_of
 from acu.commands.options import add_config_option, add_target_options
 from acu.commands.output import out
 from acu.errors import ConfigError, DataError
@@ -29,7 +29,11 @@ the unix socket, or with a key of the scope admin); where none does, they open t
 needs it stopped.
 """
 STATUS = """\
-Rows and bytes by tier, memory against its cap, what waits, and what failed. Exit code 1 when the data plane has failed.
+Uploaded files, rows and bytes by tier, memory against its cap, what waits, and what failed. Exit code 1 when the data plane has
+failed. Tiers: hot rows have their vectors in memory, warm ones in files on the disk, cold is what the archive has (unknown until
+it was looked at), and the database has every row. FOUND is the share of what searches found, USE how often a row was found
+lately, on average: 1 for each time, which fades by 1 % an hour. Upkeep is what the data plane did by itself: rows brought into
+the index that searches use, to the disk and back, or expired. An archive's manifest is its list of contents, with a number.
 """
 VERIFY = """\
 Compare index, graph, shards and full text with the rows, files with their checksums, and the archive's manifest with its
@@ -44,16 +48,19 @@ not in a backup; it is made anew. With --url, DIR is a folder of the daemon's ma
 """
 RESTORE = """\
 Make the data plane's folder (data_plane.path) from a backup, or from the archive alone (data_plane.cold). The folder must not be
-there, or be empty, and no daemon may use it. A restore from the archive that was broken off is run again. Files that were
-uploaded come back with both.
+there, or be empty, and no daemon may use it: nothing is restored while one answers whose folder it is, even if that has no data
+yet. A restore from the archive that was broken off is run again. Files that were uploaded come back with both.
 """
 ARCHIVE = """\
 Bring the archive (data_plane.cold) up to date now; the daemon does so by itself every data_plane.archive_every_s seconds.
+Exit code 1 when uploaded files are damaged: they are named, and everything else is archived.
 """
 ERASE = """\
 Erase a tenant, one of its collections, or rows of a collection, so that nothing stays in the database, in shards and snapshots,
 in the full text or in the archive; then look through all of these once more, and print a receipt. Backups are out of its reach.
-Exit code 1 when something is left: run it again. It cannot be undone.
+Exit code 1 when something is left: run it again. It cannot be undone. Where rows of a vector store go, its files stay in it
+with what is left of them and less usage, and are told as failed once nothing is; what was uploaded is erased with its tenant
+only, or deleted as a file.
 """
 
 
@@ -70,7 +77,7 @@ def add_arguments(subparsers: Any) -> None:
         )
         return added
 
-    status = action("status", "rows and bytes by tier, memory, backlog", STATUS)
+    status = action("status", "files, rows and bytes by tier, memory, what waits", STATUS)
     status.add_argument("--watch", action="store_true", help="again every second, until ctrl-C")
     verify = action("verify", "look for what is wrong, and repair it", VERIFY)
     either = verify.add_mutually_exclusive_group()  # a backup cannot be repaired: another one is made
@@ -96,6 +103,9 @@ def add_arguments(subparsers: Any) -> None:
         add_target_options(each)
         each.add_argument("--json", action="store_true", help="what came of it as JSON")
     add_config_option(restore)
+    restore.add_argument(
+        "--socket", metavar="PATH", type=Path, help="unix socket of the daemon that must not run (its configured one)"
+    )
     restore.add_argument("--json", action="store_true", help="what came of it as JSON")
 
 
@@ -175,7 +185,7 @@ def _archive(args: argparse.Namespace) -> int:
     with progress() as told:
         done = place_of(args).perform(ArchiveBody(restart=args.restart), told)
     out(json.dumps(done, indent=2) if args.json else dataview.archived(done))
-    return exits.OK
+    return exits.FAILED if done.get("damaged") else exits.OK
 
 
 def _erase(args: argparse.Namespace) -> int:
@@ -199,6 +209,7 @@ def _restore(args: argparse.Namespace) -> int:
     from acu.commands.datarestore import from_backup, from_bucket
 
     config = configured(args)
+    check_stopped(args, config)
     with progress() as told:
         done = from_bucket(config, told) if args.from_bucket else from_backup(args.from_backup, config, told)
     out(json.dumps(done, indent=2) if args.json else dataview.restored(done))

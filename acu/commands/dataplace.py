@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from acu.client import Client
-from acu.commands.options import target_of
+from acu.client import Client, Target
+from acu.commands.options import sockets_of, target_of
 from acu.config import load, process_environment
 from acu.errors import DaemonSilent, DaemonUnreachable, DataError, UnknownAnswer
 from acu.http.wire.data import DataWork, kind_of
@@ -80,6 +80,7 @@ class InFolder:
     def status(self) -> dict[str, Any]:
         """As it is once it has been opened."""
 
+        from acu.datawork import uploads
         from dataplane.errors import DataPlaneError
 
         async def ask(plane: DataPlane) -> dict[str, Any]:
@@ -88,9 +89,9 @@ class InFolder:
                 await plane.cold.look()
             found: dict[str, Any] = msgspec.to_builtins(plane.status())
             found["cold"]["every_s"] = self._config.archive_every_s
-            return found
+            return {"plane": found, "uploads": await uploads(plane)}
 
-        return {"state": "open", "folder": str(self.folder), "why": None, "plane": self._opened(ask)}
+        return {"state": "open", "folder": str(self.folder), "why": None, **self._opened(ask)}
 
     def perform(self, work: DataWork, told: Told) -> dict[str, Any]:
         """Open, do it, and close."""
@@ -143,6 +144,25 @@ def place_of(args: argparse.Namespace) -> Place:
             raise
         return InFolder(configured(args))
     return InDaemon(client)
+
+
+def check_stopped(args: argparse.Namespace, config: DataPlaneConfig) -> None:
+    """Raise DataError if a daemon answers whose data belong into the configured folder, also while it has none yet."""
+    try:
+        report = Client(Target(sockets=sockets_of(args)), TIMEOUT_S).get(f"{PATH}/status")
+    except DaemonSilent:
+        raise
+    except DaemonUnreachable:
+        return
+    try:
+        folder = Path(report["folder"])
+    except (KeyError, TypeError) as error:
+        raise UnknownAnswer(f"{PATH}/status") from error
+    if folder.resolve() == Path(config.path).resolve():
+        raise DataError(
+            f"a running daemon keeps its data in {config.path}, or will as soon as it has some. Stop the daemon that uses it, "
+            "then restore again; nothing was changed."
+        )
 
 
 def configured(args: argparse.Namespace) -> DataPlaneConfig:

@@ -19,6 +19,23 @@ if TYPE_CHECKING:
 
 BAR = 24
 WIDE = 10_000
+UNKNOWN = "unknown"
+UPKEEP = {
+    "merged": "rows into the index",
+    "demoted": "to the disk",
+    "promoted": "back into memory",
+    "expired": "expired",
+    "rebuilds": "indexes made anew",
+    "snapshots": "indexes saved",
+    "failures": "failed steps",
+}
+TIERS_LEGEND = """\
+hot: in memory; warm: vectors in files on the disk; database: all rows
+cold: the archive, unknown until it was looked at
+FOUND: share of what searches found; USE: how often a row was found lately"""
+COLLECTIONS_LEGEND = """\
+NUMBERS: in each vector; FILES: with warm vectors
+TEXT: size of the full text, or how many changes it is late"""
 MANY = 100  # from so many on, a job's `total` is bytes
 
 
@@ -51,20 +68,22 @@ def render(report: dict[str, Any]) -> RenderableType:
     if plane is None:
         return head
     used, cap = plane["memory_bytes"], plane["memory_cap_bytes"]
+    uploads = report["uploads"]
+    head.add_row("uploads", _uploads(uploads, ""))
     head.add_row("memory", f"{human(used)} of {human(cap)} ({used / cap:.0%})")
     head.add_row("searches", _searches(plane["searches"]))
-    head.add_row("writes", f"{plane['writes']}, {plane['syncs']} syncs; {plane['ring_rows']} rows wait")
-    head.add_row("keeper", Pairs([(name, str(count)) for name, count in plane["keeper"].items()]))
+    head.add_row("writes", f"{plane['writes']}, {plane['syncs']} times made durable; {plane['ring_rows']} rows wait")
+    head.add_row("upkeep", Pairs([(UPKEEP.get(name, name), str(count)) for name, count in plane["keeper"].items()]))
     state, disk = plane["state"], plane["state"]["disk_bytes"]
     size = human(disk.get("state", 0) + disk.get("events", 0))
     head.add_row("records", f"{state['records']} of state, {state['events']} events, {size} in tables")
     for line in _history_lines(plane["history"]):
         head.add_row("history", line)
-    for line in _archive_lines(plane["cold"]):
+    for line in _archive_lines(plane["cold"], uploads):
         head.add_row("archive", line)
     if plane["last_error"]:
         head.add_row("[red]trouble[/]", escape(plane["last_error"]))
-    return Group(head, "", _tiers(plane), "", _collections(plane["collections"]))
+    return Group(head, "", _tiers(plane), TIERS_LEGEND, "", _collections(plane["collections"]))
 
 
 def _grid() -> Table:
@@ -92,16 +111,27 @@ def _searches(counts: dict[str, Any]) -> str:
 
 
 def _history_lines(history: dict[str, Any]) -> list[str]:
-    shards = f"{history['shards']} shard{'s' * (history['shards'] != 1)}"
-    held = f"{history['rows']} events, {human(history['bytes'])} in {shards}"
+    held = f"{history['rows']} old events, {human(history['bytes'])} in {_files(history['shards'])}"
     lines = [f"{held}; {history['moved']} moved there since the start, {history['forgotten']} removed"]
     return lines + [f"[red]{escape(problem)}[/]" for problem in history["problems"]]
 
 
-def _archive_lines(cold: dict[str, Any]) -> list[str]:
+def _files(count: int) -> str:
+    return f"{count} file{'s' * (count != 1)}"
+
+
+def _uploads(uploads: dict[str, Any] | None, which: str) -> str:
+    """Uploaded files with their bytes: all (""), or those that wait for the archive ("waiting_")."""
+    if uploads is None:
+        return "[red]files cannot be counted: `acu data verify` says why[/]"
+    return f"{_files(uploads[f'{which}files'])} ({human(uploads[f'{which}bytes'])})"
+
+
+def _archive_lines(cold: dict[str, Any], uploads: dict[str, Any] | None) -> list[str]:
     every = "only when asked" if cold["every_s"] is None else f"every {duration(cold['every_s'])}"
     lines = [f"{escape(cold['where'])}; {every}"]
-    behind = f"{cold['backlog_rows']} changes wait ({human(cold['backlog_bytes'])})"
+    rows = f"{cold['backlog_rows']} changes of rows ({human(cold['backlog_bytes'])})"
+    behind = f"waiting: {rows}, {_uploads(uploads, 'waiting_')}"
     last = "" if cold["archived_ms"] is None else f"; last run {ago(cold['archived_ms'])} ago"
     lines.append(f"manifest {cold['manifest']}, {behind}{last}{'; running' if cold['running'] else ''}")
     if cold["last_error"]:
@@ -124,7 +154,7 @@ def _tiers(plane: dict[str, Any]) -> Table:
     def share(name: str) -> str:
         return f"{searches[name] / hits:.1%}" if hits else "-"
 
-    table = _table("TIER", "ROWS", "BYTES", "FILES", "HITS", "HEAT")
+    table = _table("TIER", "ROWS", "BYTES", "FILES", "FOUND", "USE")
     table.add_row(
         "hot",
         str(total("fresh", "hot")),
@@ -144,9 +174,9 @@ def _tiers(plane: dict[str, Any]) -> Table:
     known = cold["rows"] is not None
     table.add_row(
         "cold",
-        str(cold["rows"]) if known else "?",
-        human(cold["bytes"]) if known else "?",
-        str(cold["objects"]) if known else "?",
+        str(cold["rows"]) if known else UNKNOWN,
+        human(cold["bytes"]) if known else UNKNOWN,
+        str(cold["objects"]) if known else UNKNOWN,
         "-",
         "-",
     )
@@ -158,7 +188,7 @@ def _tiers(plane: dict[str, Any]) -> Table:
 def _collections(collections: list[dict[str, Any]]) -> RenderableType:
     from rich.console import Group
 
-    table = _table("COLLECTION", "DIM", "ROWS", "HOT", "WARM", "MEMORY", "SHARDS", "TEXT")
+    table = _table("COLLECTION", "NUMBERS", "ROWS", "HOT", "WARM", "MEMORY", "FILES", "TEXT")
     problems: list[str] = []
     for one in collections:
         name = f"{one['tenant']}/{one['name']}"
@@ -170,10 +200,10 @@ def _collections(collections: list[dict[str, Any]]) -> RenderableType:
             str(one["loose"] + one["warm"]),
             human(one["memory_bytes"]),
             str(one["shards"]),
-            f"-{one['text_behind']}" if one["text_behind"] else human(one["text_bytes"]),
+            f"{one['text_behind']} late" if one["text_behind"] else human(one["text_bytes"]),
         )
         problems += [f"[yellow]{escape(name)}[/]: {escape(problem)}" for problem in one["problems"]]
-    return Group(_uncut(table), *problems)
+    return Group(_uncut(table), *problems, *([COLLECTIONS_LEGEND] if collections else []))
 
 
 def _uncut(table: Table) -> Table:
@@ -217,7 +247,11 @@ def _finding(one: dict[str, Any]) -> str:
 
 def archived(done: dict[str, Any]) -> str:
     """What archiving did."""
-    damaged = "".join(f"\nwrong, and not archived: {printable(one)}" for one in done.get("damaged", ()))
+    wrong = done.get("damaged", ())
+    damaged = "".join(f"\nwrong, and not archived: {printable(one)}" for one in wrong)
+    if wrong:
+        damaged += f"\n{len(wrong)} uploaded file{'s are' if len(wrong) > 1 else ' is'} damaged; all else is archived. "
+        damaged += "Repair or delete what is named, then run `acu data archive` again."
     if not done["objects"]:
         return f"{printable(done['where'])}: manifest {done['manifest']} has everything already{damaged}"
     return (

@@ -46,8 +46,8 @@ class JobRunning(AcuError):
 class DataDoor(Protocol):
     """What the daemon gives this face of its data plane."""
 
-    def status(self) -> dict[str, Any]:
-        """How it is, also while it is not open."""
+    async def status(self) -> dict[str, Any]:
+        """How it is, also while it is not open. Raises DataUnavailable."""
 
     async def begin(self, work: DataWork) -> DataJob:
         """Begin a job. Raises JobRunning, DataUnavailable."""
@@ -68,7 +68,7 @@ def routes(data: DataSource) -> tuple[Route, ...]:
     """The endpoints' entries in the table."""
 
     async def status(exchange: Exchange) -> web.StreamResponse:
-        return exchange.json(msgspec.json.encode(data().status()))
+        return exchange.json(msgspec.json.encode(await data().status()))
 
     async def job(exchange: Exchange) -> web.StreamResponse:
         found = data().job(exchange.path_arguments["job_id"])
@@ -83,7 +83,7 @@ def routes(data: DataSource) -> tuple[Route, ...]:
             endpoint=status,
             scope="admin",
             name="getDataStatus",
-            summary="The data plane: rows and bytes by tier, memory against its cap, backlogs, what failed.",
+            summary="The data plane: uploaded files, rows and bytes by tier, memory against its cap, backlogs, what failed.",
             answers={200: (Answer("The report.", body=dict[str, Any]),)},
         ),
         Route(

@@ -2,12 +2,13 @@
 
 A chunk is the row `<file id>#<number>`; its attributes are its file's, so that filters see them. A file's rows are numbered
 without a gap: they are added at the end and removed from there, each part whole, so a crash leaves a beginning of them.
+Only `acu data erase` may take some out of the middle: so who wants all of a file's rows says how many it had (`had`).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
 from agentflow.library.planeerrors import translated
@@ -69,22 +70,34 @@ class ChunkRows:
                 return []
         return [row for row in found if row is not None]
 
-    async def cut(self, file_id: str, first: int) -> None:
+    async def cut(self, file_id: str, first: int, had: int = 0) -> None:
         """Remove the rows from number `first` on, from the end."""
-        end = first
-        while (more := len(await self.read(file_id, end, PART))) > 0:
-            end += more
-        while end > first:
-            begin = max(first, end - PART)
+        parts = [[row.id for row in rows] async for rows in self._parts(file_id, first, had)]
+        for ids in reversed(parts):
             with translated():
-                ids = [f"{file_id}#{number}" for number in range(begin, end)]
                 await self._plane.delete(self._tenant, self._store_id, ids)
-            end = begin
 
-    async def set_attributes(self, file_id: str, attributes: Mapping[str, Attribute]) -> None:
+    async def usage(self, file_id: str, had: int) -> int:
+        """Bytes of the texts and vectors of a file's rows that are there."""
+        size = 0
+        async for rows in self._parts(file_id, 0, had, vectors=True):
+            size += sum(
+                len((row.text or "").encode()) + (0 if row.vector is None else row.vector.nbytes) for row in rows
+            )
+        return size
+
+    async def _parts(
+        self, file_id: str, first: int, had: int, *, vectors: bool = False
+    ) -> AsyncIterator[list[StoredRow]]:
+        """The rows from number `first` on, PART numbers at a time; none of the parts is empty."""
+        while (rows := await self.read(file_id, first, PART, vectors=vectors)) or first < had:
+            if rows:
+                yield rows
+            first += PART
+
+    async def set_attributes(self, file_id: str, attributes: Mapping[str, Attribute], had: int = 0) -> None:
         """Give a file's rows other attributes; their vectors stay."""
-        first = 0
-        while rows := await self.read(file_id, first, PART, vectors=True):
+        async for rows in self._parts(file_id, 0, had, vectors=True):
             changed = [
                 Row(id=row.id, vector=row.vector, text=row.text, attributes=dict(attributes))
                 for row in rows
@@ -92,7 +105,6 @@ class ChunkRows:
             ]
             with translated():
                 await self._plane.upsert(self._tenant, self._store_id, changed)
-            first += len(rows)
 
     async def drop(self) -> None:
         """Remove all rows of the store. Its lock must be held, and it must be due to go, so that none come again."""

@@ -6,6 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+MOST_PREFIX = 1_000  # characters
+
 
 class LibraryConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Bounds of files and vector stores. What is said of a tenant holds for each tenant by itself."""
@@ -26,3 +28,14 @@ class LibraryConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             description="Chunks of a file that are embedded at once. Fewer let other requests in sooner.", ge=1, le=256
         ),
     ] = 16
+    query_prefix: Annotated[
+        Annotated[str, Meta(max_length=MOST_PREFIX)] | None,
+        Meta(
+            description="What the embedding model wants before a query, such as `query: ` (e5). Default: what the model's own "
+            "config_sentence_transformers.json says, else nothing. Files that are in a store already must be attached again.",
+        ),
+    ] = None
+    passage_prefix: Annotated[
+        Annotated[str, Meta(max_length=MOST_PREFIX)] | None,
+        Meta(description="The same before a chunk of a file, such as `passage: `."),
+    ] = None

@@ -8,6 +8,7 @@ from typing import Any
 
 from agentflow.errors import EngineUnavailable
 from agentflow.library.chunking import Spans
+from agentflow.library.prompts import Prompts
 from agentflow.messages import Caller, EmbeddingRequest
 from agentflow.service import Service
 
@@ -21,20 +22,23 @@ class Embedder:
     """A served embedding model.
 
     `model` is its first name, which vector stores remember; `spans` tells its tokens (see chunking.Spans);
-    `special_tokens` is how many it adds to each text.
+    `special_tokens` is how many it adds to each text; `prompts` what it wants before queries and before chunks of files.
     """
 
-    def __init__(self, service: Service, model: str, spans: Spans, special_tokens: int = 2) -> None:
+    def __init__(
+        self, service: Service, model: str, spans: Spans, special_tokens: int = 2, prompts: Prompts | None = None
+    ) -> None:
         self.model = model
         self.spans = spans
         self._service = service
-        self._special_tokens = special_tokens
+        self._prompts = prompts or Prompts()
+        self._added_tokens = special_tokens + len(spans(self._prompts.passage))
 
     def max_tokens(self) -> int:
-        """How many tokens of text it takes at once. Raises EngineUnavailable while that is not known yet."""
+        """How many tokens of a chunk it takes at once. Raises EngineUnavailable while that is not known yet."""
         for model in self._service.status().models:
             if model.name == self.model and model.max_model_len is not None:
-                return max(1, model.max_model_len - self._special_tokens)
+                return max(1, model.max_model_len - self._added_tokens)
         raise EngineUnavailable(f"The model {self.model} is still loading.", retry_after_s=_LOADING_RETRY_S)
 
     async def embed(
@@ -42,12 +46,14 @@ class Embedder:
     ) -> Any:
         """The vectors of `texts`: float32, shape [len(texts), dimensions].
 
-        `deadline_s`: as EmbeddingRequest's. Raises InvalidRequest, Refused, EngineFailure.
+        `background`: they are chunks of files, that nobody waits for; else queries. `deadline_s`: as EmbeddingRequest's.
+        Raises InvalidRequest, Refused, EngineFailure.
         """
+        prompt = self._prompts.passage if background else self._prompts.query
         request = EmbeddingRequest(
             id=f"embd-{secrets.token_hex(12)}",
             model=self.model,
-            inputs=tuple(texts),
+            inputs=tuple(prompt + text for text in texts),
             priority=BACKGROUND if background else 0,
             deadline_s=deadline_s,
             caller=Caller(tenant=tenant, name="library"),

@@ -44,7 +44,7 @@ from dataplane import StateStore
 from dataplane.attachments import FILES, tenant_folder
 from dataplane.errors import Damaged
 from dataplane.files import sha256_file
-from dataplane.uploads import Upload
+from dataplane.uploads import Upload, difference
 
 MIB: Final = 1 << 20
 MAX_FILENAME: Final = 512
@@ -178,6 +178,14 @@ class FileStore:
     def path(self, tenant: str, file_id: str) -> Path:
         """Where the bytes of a file lie, whose id the library made."""
         return self._files / tenant_folder(tenant) / file_id
+
+    async def check(self, tenant: str, file: FileRecord) -> None:
+        """Read a file whole. Raises DataDamaged, which names it, if its bytes are not those that were uploaded."""
+        wrong = await asyncio.to_thread(difference, self.path(tenant, file.id), file.bytes, file.sha256)
+        if wrong is not None:
+            raise DataDamaged(
+                f"The file {file.id!r} is damaged: it {wrong}. Restore it (acu data verify --deep --repair), or upload it again."
+            )
 
     def _check_size(self, size: int) -> None:
         if size == 0:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,7 @@ from agentflow.errors import AgentFlowError, InvalidRequest
 from agentflow.library.chunkrows import ChunkRows
 from agentflow.library.config import LibraryConfig
 from agentflow.library.embedder import Embedder
+from agentflow.library.erased import count_anew
 from agentflow.library.extraction import Extractor
 from agentflow.library.filestore import FileStore, listed
 from agentflow.library.ids import Ids
@@ -264,10 +265,16 @@ class Library:
         if not 0 <= start < 1 << 32:
             raise InvalidRequest("A page of content is named by a number.", param="page")
         store = self._shelves.of(tenant).store(store_id)
-        store.entry(file_id)
+        entry, end = store.entry(file_id), start + limit
         rows = await ChunkRows(self._plane, tenant, store, self._changes).read(file_id, start, limit + 1)
-        texts = tuple(row.text or "" for row in rows[:limit])
-        return Content(texts, start + limit if len(rows) > limit else None)
+        beyond = bool(rows) and rows[-1].id == f"{file_id}#{end}"
+        texts = tuple(row.text or "" for row in (rows[:-1] if beyond else rows))
+        return Content(texts, end if beyond or end < entry.rows else None)
+
+    async def count_anew(self, tenant: str, store_id: str, row_ids: Iterable[str]) -> list[str]:
+        """Tell of a store's files what is left after these rows were erased. See erased.py. Raises DataUnavailable."""
+        counting = count_anew(self._plane, self._shelves.of(tenant), self._changes, store_id, row_ids)
+        return await self._changes.run(counting)
 
     # File batches
 

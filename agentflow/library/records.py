@@ -64,7 +64,8 @@ class StoreRecord(Struct, frozen=True, kw_only=True):
 class EntryRecord(Struct, frozen=True, kw_only=True):
     """A file in a vector store. `serial` is another one each time that it is attached; `place` is the first of them.
 
-    Its rows are `<file id>#0`, `#1` and so on, without a gap: they are added at the end and removed from there.
+    Its rows are `<file id>#0`, `#1` and so on, without a gap: they are added at the end and removed from there. `rows` is how
+    many were put in; of these some may have been erased (erased.py).
     """
 
     file_id: str

@@ -9,7 +9,7 @@ writes that it is done, and looks again until nothing is due:
     remove    the rows are removed, then the entry; of a store its rows, entries, batches, then itself
     expire    all rows of a store are removed
 
-Somebody may erase a store's collection behind the library's back (`acu data erase`). Its files are then told as failed, which is
+Somebody may erase a store's collection behind the library's back (erased.py). Its files are then told as failed, which is
 written before the collection is made anew for another file.
 
 Crash behaviour. Each step can be done again from its beginning. The record that says that it is done is durable, and with it
@@ -34,6 +34,7 @@ from agentflow.errors import AgentFlowError, InvalidRequest
 from agentflow.library.chunkrows import ChunkRows
 from agentflow.library.config import LibraryConfig
 from agentflow.library.embedder import Embedder
+from agentflow.library.erased import without_rows
 from agentflow.library.errors import FileRefused, UnsupportedFile
 from agentflow.library.extraction import Extractor
 from agentflow.library.filestore import FileStore
@@ -117,7 +118,7 @@ class Workers:
             return []
         if record.id in (self.collections(tenant) if there is None else there):
             return []
-        return [_erased(entry) for entry in store.entries.values() if entry.usage_bytes and entry.due != "remove"]
+        return [without_rows(entry) for entry in store.entries.values() if entry.usage_bytes and entry.due != "remove"]
 
     def _most_slots(self) -> int:
         """How many files of one tenant are put in at a time: all but one, which is kept for whoever comes next.
@@ -171,10 +172,10 @@ class Workers:
         if due == "ingest":
             await self._end(work, await self._ingested(work))
         elif due == "rewrite":
-            await patiently(partial(work.rows.set_attributes, entry.file_id, entry.attributes))
+            await patiently(partial(work.rows.set_attributes, entry.file_id, entry.attributes, entry.rows))
             await self._end(work, replace(entry, due=""))
         else:
-            await patiently(partial(work.rows.cut, entry.file_id, 0))
+            await patiently(partial(work.rows.cut, entry.file_id, 0, entry.rows))
             await self._end(work, None if due == "remove" else replace(entry, due=""))
 
     async def _ingested(self, work: _Work) -> EntryRecord:
@@ -203,6 +204,7 @@ class Workers:
         file = self._shelves.of(work.tenant).files.get(work.entry.file_id)
         if file is None:
             raise InvalidRequest("the file was deleted.")
+        await self._files.check(work.tenant, file)  # before its reader, which would call damage the file's own fault
         path = self._files.path(work.tenant, file.id)
         await patiently(lambda: self._changes.run(self._write_erased(work.tenant, work.store)))
         return await self._ingest.fill(Source(work.tenant, path, file.filename), work.entry, work.rows)
@@ -253,7 +255,7 @@ class Workers:
                 await shelf.delete_store(store.record.id)
                 return
             entries = list(store.entries.values())
-            idle = [_without_rows(entry) for entry in entries if entry.due != "remove"]
+            idle = [_expired(entry) for entry in entries if entry.due != "remove"]
             await shelf.put_entries(store.record.id, idle)
             for entry in entries:
                 if entry.due == "remove":
@@ -265,16 +267,7 @@ def _failed(entry: EntryRecord, error: FileError) -> EntryRecord:
     return replace(entry, status="failed", due="clear", error=error, rows=0, usage_bytes=0)
 
 
-def _erased(entry: EntryRecord) -> EntryRecord:
-    if entry.status != "completed":  # it is being put in anew, or was not
-        return replace(entry, rows=0, usage_bytes=0)
-    error = FileError(
-        "server_error", "erased: its chunks were erased from the data plane; attach it again to have them."
-    )
-    return replace(entry, status="failed", due="", error=error, rows=0, usage_bytes=0)
-
-
-def _without_rows(entry: EntryRecord) -> EntryRecord:
+def _expired(entry: EntryRecord) -> EntryRecord:
     """An entry of a store that expired."""
     status = "cancelled" if entry.status == "in_progress" else entry.status
     return replace(entry, status=status, due="", rows=0, usage_bytes=0)

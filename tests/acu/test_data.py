@@ -11,8 +11,12 @@ import pytest
 
 from acu.config import AcuConfig
 from acu.data import Data
+from agentflow.config import ModelConfig
+from agentflow.library.config import LibraryConfig
+from agentflow.library.prompts import Prompts
 from agentflow.library.refusals import DataUnavailable
 from dataplane.config import DataPlaneConfig
+from tests.acu.models.modelfiles import write_model
 
 
 class Broken:
@@ -49,6 +53,19 @@ async def test_a_library_that_failed_is_told_as_such_and_not_tried_again(tmp_pat
     assert kept.status()["state"] == "failed"
     await kept.close()
     assert kept.plane is None
+
+
+def test_the_embedding_models_folder_says_what_stands_before_texts(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "e5")
+    (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": "q: ", "passage": "p: "}}')
+    models = {"large": ModelConfig(model="/nowhere"), "embed": ModelConfig(model=str(folder))}
+    service: Any = None
+    assert Data(AcuConfig(models=models), service, "e5")._prompts("e5") == Prompts("q: ", "p: ")
+    played = {"embed": ModelConfig(model=str(folder), engine="scripted")}
+    library = LibraryConfig(passage_prefix="mine: ")
+    assert Data(AcuConfig(models=played, library=library), service, "e5")._prompts("e5") == Prompts("", "mine: ")
+    gone = {"embed": ModelConfig(model=str(tmp_path / "gone"))}
+    assert Data(AcuConfig(models=gone), service, "gone")._prompts("gone") == Prompts()
 
 
 async def test_without_an_embedding_model_it_is_said_what_to_configure(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from dataplane.bucket import Bucket
 from dataplane.care import back_up, verify
 from dataplane.cold import default_cold_folder
 from dataplane.cold_config import ColdConfig
-from dataplane.errors import Damaged
+from dataplane.errors import ChecksumMismatch, Damaged
 from dataplane.store import DataPlane, opened
-from dataplane.uploads import Upload
+from dataplane.uploads import Upload, waiting
 from tests.dataplane.attached import attachment, listed
 from tests.dataplane.planes import config
 
@@ -144,9 +144,26 @@ async def test_what_nobody_has_stays_named_and_out_of_the_archive_and_no_backup_
     with pytest.raises(Damaged, match="1 uploaded files are damaged.*file-2 is missing"):
         await back_up(box.plane, tmp_path / "backup")
     del box.records[1]  # its owner deleted it
+    with pytest.raises(ChecksumMismatch, match=r"another SHA-256 than when they were uploaded: \S*file-3\. Bring"):
+        await back_up(box.plane, tmp_path / "backup")
+    assert not (tmp_path / "backup").exists()
+    del box.records[1]
     await back_up(box.plane, tmp_path / "backup")
     assert check_backup(tmp_path / "backup") == []
     assert len(list((tmp_path / "backup" / "library" / "files").rglob("file-*"))) == 2
+
+
+async def test_of_an_older_record_a_backup_believes_what_the_archive_knows(box: Uploaded, tmp_path: Path) -> None:
+    path = box.add("file-1", older=True)
+    box.add("file-2", older=True)
+    await box.plane.cold.archive_now()
+    box.add("file-3", older=True).write_bytes(GOOD.upper())  # of which nobody knows more than its size
+    flip(path)
+    with pytest.raises(ChecksumMismatch, match=r"uploaded: \S*file-1\. Bring"):
+        await back_up(box.plane, tmp_path / "backup")
+    assert await box.wrong(deep=True, mend=True) == []
+    await back_up(box.plane, tmp_path / "backup")
+    assert check_backup(tmp_path / "backup") == []
 
 
 async def test_a_file_that_was_deleted_is_neither_wrong_nor_kept(box: Uploaded) -> None:
@@ -171,3 +188,16 @@ async def test_a_file_that_goes_while_files_are_looked_at_is_not_called_missing(
     box.plane.cold.uploads = listing
     assert await box.wrong() == []
     assert len(calls) == 2
+
+
+async def test_files_wait_until_an_archive_run_has_them_as_they_are_listed(box: Uploaded) -> None:
+    rocks = box.plane.rocks
+    box.add("a")
+    assert waiting(rocks, box.records) == box.records
+    await box.plane.cold.archive_now()
+    assert waiting(rocks, box.records) == []
+    box.add("b", older=True)
+    assert waiting(rocks, box.records) == box.records[1:]
+    await box.plane.cold.archive_now()
+    assert waiting(rocks, box.records) == []
+    assert waiting(rocks, [msgspec.structs.replace(box.records[0], size=1)]) != []

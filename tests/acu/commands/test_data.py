@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import subprocess
@@ -12,9 +11,8 @@ from typing import Any
 
 import httpx2
 import pytest
-from rich.console import Console
 
-from acu.commands.dataview import receipt, render, stage_line, verified
+from acu.models.progress import human
 from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu, isolated_environ, until
 
 TEXT = "The lighthouse of Ushant was lit by hand until 1984. " * 20
@@ -67,12 +65,29 @@ def test_the_status_of_a_running_daemon_is_told_by_it(daemon: DaemonFactory, pla
     report = json.loads(done.stdout)
     assert (report["state"], report["plane"]["memory_cap_bytes"]) == ("open", 64 << 20)
     assert report["plane"]["cold"]["backlog_rows"] > 0
+    size = len(TEXT)
+    assert report["uploads"] == {"files": 1, "bytes": size, "waiting_files": 1, "waiting_bytes": size}
     shown = data(running, "status").stdout
-    for word in ("TIER", "hot", "warm", "cold", "database", "changes wait", "open", "0 events, 0 B in 0 shards"):
+    for word in (
+        "TIER",
+        "database",
+        "changes of rows (",
+        f"uploads   1 file ({human(len(TEXT))})",
+        f", 1 file ({human(len(TEXT))})",
+        "unknown until it was looked at",
+        "open",
+        "0 old events, 0 B in 0 files",
+    ):
         assert word in shown
+    for word in ("HEAT", "keeper", "?", "shards"):
+        assert word not in shown
     (name,) = {one["name"] for one in report["plane"]["collections"]}
     assert len(name) > 20
     assert f"default/{name} " in shown  # whole, into a pipe
+    assert data(running, "archive").returncode == 0
+    running.stop()
+    report = json.loads(data(running, "status", "--json").stdout)  # the folder itself
+    assert report["uploads"] == {"files": 1, "bytes": size, "waiting_files": 0, "waiting_bytes": 0}
 
 
 def test_backup_of_a_running_daemon_and_its_restore_give_the_same_answers(
@@ -130,6 +145,54 @@ def test_archive_wipe_restore_and_verify(daemon: DaemonFactory, place: dict[str,
     again = daemon(place)
     assert passages(again, store) == before
     assert contents(again) == {"lighthouse.txt": TEXT}
+
+
+def test_nothing_is_restored_into_the_folder_of_a_running_daemon_that_has_no_data_yet(
+    daemon: DaemonFactory, place: dict[str, Any], tmp_path: Path
+) -> None:
+    running = daemon(place)
+    upload(running)
+    assert data(running, "archive").returncode == 0
+    assert data(running, "backup", str(tmp_path / "backup")).returncode == 0
+    running.stop()
+    shutil.rmtree(tmp_path / "data")
+    again = daemon(place)
+    for source in (["--from-bucket"], ["--from-backup", str(tmp_path / "backup")]):
+        done = data(again, "restore", *source)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"a running daemon keeps its data in {tmp_path / 'data'}, or will" in done.stderr
+        assert "Stop the daemon that uses it" in done.stderr
+        assert not (tmp_path / "data").exists()
+    again.stop()
+    done = data(again, "restore", "--from-bucket")
+    assert done.returncode == 0, done.stderr
+    assert contents(daemon(place)) == {"lighthouse.txt": TEXT}
+
+
+def test_an_archive_run_that_meets_a_damaged_file_fails_and_archives_the_rest(
+    daemon: DaemonFactory, place: dict[str, Any], tmp_path: Path
+) -> None:
+    running = daemon(place)
+    upload(running)
+    (file,) = (path for path in (tmp_path / "data" / "library" / "files").rglob("file-*") if path.is_file())
+    file.write_text("short")
+    upload(running, "whole.txt", "The whole one.")
+    for _ in range(2):
+        done = data(running, "archive")
+        assert done.returncode == 1, done
+        assert f"/{file.name} has 5 bytes, and was uploaded with {len(TEXT):,}" in done.stdout
+        assert done.stdout.endswith(
+            "1 uploaded file is damaged; all else is archived. Repair or delete what is named, then run `acu data archive` "
+            "again.\n"
+        )
+    assert json.loads(data(running, "archive", "--json").stdout)["damaged"] != []
+    with httpx2.Client(base_url=running.url, timeout=30) as client:
+        assert client.delete(f"/v1/files/{file.name}").status_code == 200
+    running.stop()
+    assert data(running, "archive").returncode == 0
+    shutil.rmtree(tmp_path / "data")
+    assert data(running, "restore", "--from-bucket").returncode == 0
+    assert contents(daemon(place)) == {"whole.txt": "The whole one."}
 
 
 def test_a_tenant_is_erased_without_a_daemon_with_its_files_on_disk_and_in_the_archive(
@@ -197,6 +260,42 @@ def test_erase_asks_prints_a_receipt_and_leaves_nothing(
     assert json.loads(data(running, "status", "--json").stdout)["plane"]["collections"] == []
     assert json.loads(data(running, "verify", "--deep", "--json").stdout)["problems"] == []
     assert data(running, "erase", "--tenant", "default", "--id", "x", "--yes").returncode == 1
+
+
+def test_a_vector_stores_file_is_told_with_less_once_rows_of_it_are_erased(
+    daemon: DaemonFactory, place: dict[str, Any]
+) -> None:
+    running = daemon(place)
+    store = upload(running, "long.txt", " ".join(f"word{n}" for n in range(1500)))
+    full = _store_file(running, store)
+    rows = [f"{full['id']}#{number}" for number in range(_rows(running))]
+    assert (full["status"], len(rows) > 2) == ("completed", True)
+    where = ("--tenant", "default", "--collection", store, "--yes")
+    done = data(running, "erase", *where, "--id", rows[0])  # by the daemon, whose library is open
+    assert done.returncode == 0, done
+    assert "note: Of files in this vector store these chunks are gone" in done.stdout
+    less = _store_file(running, store)
+    assert (less["status"], less["last_error"]) == ("completed", None)
+    assert 0 < less["usage_bytes"] < full["usage_bytes"]
+    running.stop()
+    words = [word for row in rows for word in ("--id", row)]
+    done = data(running, "erase", *where, *words, "--json")  # in the folder
+    assert (done.returncode, json.loads(done.stdout)["left"]) == (0, []), done
+    gone = _store_file(daemon(place), store)
+    assert (gone["status"], gone["usage_bytes"], gone["last_error"]["code"]) == ("failed", 0, "server_error")
+    assert gone["last_error"]["message"].startswith("erased: ")
+
+
+def _store_file(running: RunningDaemon, store: str) -> dict[str, Any]:
+    """The only file of a vector store."""
+    with httpx2.Client(base_url=running.url, timeout=30) as client:
+        (file,) = client.get(f"/v1/vector_stores/{store}/files").json()["data"]
+    return dict(file)
+
+
+def _rows(running: RunningDaemon) -> int:
+    (one,) = json.loads(data(running, "status", "--json").stdout)["plane"]["collections"]
+    return int(one["rows"])
 
 
 def test_a_tenant_leaves_no_file_and_no_word_behind_and_may_come_back(
@@ -270,58 +369,6 @@ def test_watch_through_a_pipe_ends_with_the_pipe(daemon: DaemonFactory, place: d
     assert done.stdout.count("not used yet") > 1
 
 
-@pytest.mark.parametrize(
-    ("stage", "done", "total", "line"),
-    [
-        ("verifying notes", 0, 0, "verifying notes"),
-        ("archiving", 5_000_000, 0, "archiving 5.00 MB"),
-        ("verifying notes", 1, 4, "verifying notes [######..................] 1 of 4"),
-        ("backing up", 500_000, 1_000_000, "backing up [############............] 500 kB of 1.00 MB"),
-    ],
-)
-def test_a_line_tells_how_far_a_stage_is(stage: str, done: int, total: int, line: str) -> None:
-    assert stage_line(stage, done, total) == line
-
-
-def test_findings_and_receipts_are_told_a_line_each() -> None:
-    one = {"tenant": "t", "collection": "c", "where": "shards", "what": "shard 1 is damaged."}
-    found = {"collections": 1, "rows": 5, "archive_manifest": 2, "problems": [one], "repaired": [], "healed": [one]}
-    assert verified(found).splitlines() == [
-        "wrong: t/c: shards: shard 1 is damaged.",
-        "made anew when it was opened, or since: t/c: shards: shard 1 is damaged.",
-        "1 collections with 5 rows, and the archive's manifest 2: 1 problems; --repair makes anew what can be",
-    ]
-    told: dict[str, Any] = {
-        "time_ms": 0,
-        "ids": 0,
-        "rows": 1,
-        "files": 2,
-        "collections": 3,
-        "archive": None,
-        "searched": {},
-        "left": ["archive: away"],
-        "beyond": ["b"],
-    }
-    assert receipt(told, "1 row").splitlines() == [
-        "erased: 1 row",
-        "at: 1970-01-01 00:00:00 UTC",
-        "rows that were there: 1",
-        "collections: 3",
-        "uploaded files: 2",
-        "archive: there is none",
-        "looked through afterwards: nothing was there",
-        "LEFT: archive: away",
-        "note: b",
-    ]
-
-
-def test_what_failed_is_in_the_table() -> None:
-    output = io.StringIO()
-    report = {"state": "failed", "folder": "/data", "why": "the disk is full"}
-    Console(file=output, width=80).print(render(report))
-    assert output.getvalue().splitlines()[0].rstrip() == "state   failed: the disk is full"
-
-
 def test_a_restore_without_an_archive_ends_the_same_way_each_time_and_makes_nothing(tmp_path: Path) -> None:
     settings = tmp_path / "acu.yaml"
     settings.write_text(f"data_plane: {{path: {tmp_path / 'data'}}}\n")
@@ -350,15 +397,3 @@ def test_a_mistake_in_the_words_is_told_before_anything_is_asked(
 ) -> None:
     done = acu("data", *words, environ=isolated_environ(tmp_path))
     assert (done.returncode, told in done.stderr) == (2, True), done
-
-
-@pytest.mark.parametrize("width", [40, 80])
-def test_no_name_is_broken_however_narrow_the_terminal_is(width: int) -> None:
-    from acu.commands.dataview import _collections
-
-    one = dict.fromkeys(("dimensions", "rows", "fresh", "hot", "loose", "warm", "memory_bytes", "shards"), 1)
-    name = "vs_" + "0123456789abcdef" * 3
-    told = {**one, "tenant": "default", "name": name, "text_behind": 0, "text_bytes": 5, "problems": []}
-    output = io.StringIO()
-    Console(file=output, width=width).print(_collections([told]), crop=False)
-    assert output.getvalue().splitlines()[1].startswith(f"default/{name} ")

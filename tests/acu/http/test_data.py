@@ -15,6 +15,7 @@ import pytest
 from acu.datajobs import DataJobs
 from acu.http.audit import Hooks
 from acu.http.auth import Keys
+from agentflow.library.records import HOUSE, FileRecord, Records
 from agentflow.library.refusals import DataUnavailable
 from dataplane.store import DataPlane, opened
 from tests.acu.http.hostile import request
@@ -39,7 +40,7 @@ async def served_data(folder: Path) -> AsyncIterator[tuple[Served, DataPlane, Da
         async def opened_plane() -> DataPlane:
             return plane
 
-        jobs = DataJobs(opened_plane, lambda: {"state": "open"})
+        jobs = DataJobs(opened_plane, lambda: {"state": "open", "plane": {}})
         async with serving(keys=Keys(path), hooks=Hooks(data=lambda: jobs)) as served:
             try:
                 yield served, plane, jobs
@@ -86,6 +87,20 @@ async def test_every_job_ends_with_what_came_of_it(tmp_path: Path) -> None:
         assert (job["result"]["rows"], job["result"]["left"]) == (30, [])
         assert plane.collections(TENANT) == {}
         assert job["ended_at"] >= job["created_at"]
+
+
+async def test_the_status_counts_uploaded_files_and_lives_with_records_that_cannot_be_read(tmp_path: Path) -> None:
+    async with served_data(tmp_path) as (served, plane, _):
+        nothing = {"files": 0, "bytes": 0, "waiting_files": 0, "waiting_bytes": 0}
+        assert json.loads((await ask(served, "GET", "status")).body)["uploads"] == nothing
+        await plane.state.put(HOUSE, "tenant", TENANT, b"")
+        record = FileRecord(id="file-1", filename="a.txt", purpose="assistants", bytes=7, created_ms=0)
+        await Records(plane.state).put(TENANT, "file", record.id, record)
+        one = {"files": 1, "bytes": 7, "waiting_files": 1, "waiting_bytes": 7}
+        assert json.loads((await ask(served, "GET", "status")).body)["uploads"] == one
+        await plane.state.put(TENANT, "file", "file-2", b"{broken")
+        reply = await ask(served, "GET", "status")
+        assert (reply.status, json.loads(reply.body)["uploads"]) == (200, None)
 
 
 async def test_a_job_that_fails_says_why(tmp_path: Path) -> None:
@@ -158,7 +173,7 @@ async def test_an_unknown_job_and_a_daemon_without_a_data_plane(tmp_path: Path) 
     async with served_data(tmp_path) as (served, _, _):
         reply = await ask(served, "GET", "jobs/nobody")
         assert (reply.status, reply.error["code"]) == (404, "unknown_job")
-        assert json.loads((await ask(served, "GET", "status")).body) == {"state": "open"}
+        assert json.loads((await ask(served, "GET", "status")).body)["state"] == "open"
 
     async def away() -> DataPlane:
         raise DataUnavailable("It is on another planet.", retry_after_s=5)

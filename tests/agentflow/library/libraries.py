@@ -15,6 +15,7 @@ from agentflow.library.config import LibraryConfig
 from agentflow.library.embedder import Embedder
 from agentflow.library.extraction import Extractor
 from agentflow.library.library import Library
+from agentflow.library.prompts import Prompts
 from agentflow.library.values import Attachment, FileCounts, FileObject, NewStore, SearchHit, SearchRequest, StoreFile
 from agentflow.run import Run
 from agentflow.service import ServedModel, Service
@@ -77,14 +78,16 @@ class Desk:
 
 
 @asynccontextmanager
-async def opened(folder: Path, script: Script | None = None, model: str = MODEL, **config: Any) -> AsyncIterator[Desk]:
+async def opened(
+    folder: Path, script: Script | None = None, model: str = MODEL, prompts: Prompts | None = None, **config: Any
+) -> AsyncIterator[Desk]:
     """A library in `folder`, closed at the end, whatever it was doing."""
     ended: list[Run] = []
     service = _service(script, model, ended)
     extractor = Extractor()
     plane = await DataPlane.open(DataPlaneConfig(hot_layer_mem_mb=64), folder / "plane")
     state = StateStore(plane.rocks, plane.writer)
-    embedder = Embedder(service, model, ByteTokenizer().spans, special_tokens=0)
+    embedder = Embedder(service, model, ByteTokenizer().spans, special_tokens=0, prompts=prompts)
     try:
         library = await Library.open(plane, state, folder, embedder, extractor, LibraryConfig(**config))
         async with asyncio.TaskGroup() as tasks:

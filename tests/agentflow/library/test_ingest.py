@@ -86,13 +86,9 @@ async def test_one_slot_is_kept_for_others_where_there_are_others(
 
 
 async def test_one_tenants_slow_files_do_not_hold_up_anothers(tmp_path: Path) -> None:
-    async with opened(tmp_path, ingest_files=2) as desk:
+    async with opened(tmp_path, VERY_SLOW, ingest_files=2, embed_batch=1) as desk:
         theirs = await desk.upload(FOX, tenant="rival")
-        slow = [await desk.upload(FOX) for _ in range(3)]
-        for file in slow:
-            path = desk.library.file_path(TENANT, file.id)
-            path.unlink()
-            os.mkfifo(path)  # its reader waits
+        slow = [await desk.upload(many_words(4000)) for _ in range(3)]  # half a minute each
         held = await desk.library.create_store(TENANT, NewStore(file_ids=tuple(file.id for file in slow)))
         store = await desk.library.create_store("rival", NewStore(file_ids=(theirs.id,)))
         async with asyncio.timeout(PATIENCE_S):
@@ -109,6 +105,30 @@ async def test_a_file_whose_bytes_are_gone_fails_as_the_servers_fault(tmp_path: 
         assert failed.status == "failed"
         assert failed.last_error is not None
         assert failed.last_error.code == "server_error"
+
+
+DAMAGE = [
+    (FOX.replace("fox", "cat").encode(), "has another SHA-256"),
+    (FOX.encode()[:-1], f"has {len(FOX) - 1} bytes, and was uploaded with {len(FOX)}"),
+    (b"\xff" * len(FOX), "has another SHA-256"),  # which its reader would refuse as the caller's fault
+]
+
+
+@pytest.mark.parametrize(("content", "what"), DAMAGE, ids=["other words", "cut short", "no text any more"])
+async def test_a_file_that_is_damaged_on_disk_fails_as_such_and_becomes_no_rows(
+    tmp_path: Path, content: bytes, what: str
+) -> None:
+    async with opened(tmp_path) as desk:
+        file = await desk.upload(FOX)
+        desk.library.file_path(TENANT, file.id).write_bytes(content)
+        store = await desk.store()
+        failed = await desk.attach(store, file.id)
+        assert (failed.status, failed.usage_bytes, desk.rows(store)) == ("failed", 0, 0)
+        assert failed.last_error is not None
+        assert failed.last_error.code == "server_error"
+        assert failed.last_error.message.startswith(f"The file {file.id!r} is damaged: it {what}. Restore it")
+        desk.library.file_path(TENANT, file.id).write_bytes(FOX.encode())
+        assert (await desk.attach(store, file.id)).status == "completed"
 
 
 async def test_a_file_that_failed_leaves_no_rows_of_before(tmp_path: Path) -> None:

@@ -313,6 +313,44 @@ async def test_a_store_whose_rows_were_erased_says_so(tmp_path: Path) -> None:
         assert await desk.counts(store) == FileCounts(completed=2)
 
 
+async def test_a_file_that_has_lost_rows_is_told_with_what_is_left_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        file = await desk.upload(" ".join(f"word{n}" for n in range(2000)))
+        store = await desk.store(file.id, chunking=ChunkingStrategy(100, 0))
+        before, had = await desk.library.store_file(TENANT, store, file.id), desk.rows(store)
+        texts = await _all_texts(desk, store, file.id)
+        lost = [f"{file.id}#{number}" for number in range(3, 3 + 100)]  # more than are read at once
+        assert (await erase(desk.plane, TENANT, store, lost)).done
+        assert await desk.library.count_anew(TENANT, store, lost) == [file.id]
+        assert await desk.library.count_anew(TENANT, store, lost) == []
+        told = await desk.library.store_file(TENANT, store, file.id)
+        assert (told.status, told.last_error, desk.rows(store)) == ("completed", None, had - 100)
+        vector = (before.usage_bytes - sum(len(text) for text in texts)) // had
+        assert before.usage_bytes - told.usage_bytes == 100 * vector + sum(len(text) for text in texts[3:103])
+        assert (await desk.library.store(TENANT, store)).usage_bytes == told.usage_bytes
+        assert await _all_texts(desk, store, file.id) == texts[:3] + texts[103:]
+        await desk.library.update_attributes(TENANT, store, file.id, {"year": 1984})
+        await desk.idle()
+        (last,) = await desk.plane.get(TENANT, store, [f"{file.id}#{had - 1}"])
+        assert last is not None
+        assert last.attributes == {"year": 1984}
+        await desk.library.detach(TENANT, store, file.id)
+        await desk.idle()
+        assert desk.rows(store) == 0
+
+
+async def _all_texts(desk: Desk, store: str, file_id: str) -> list[str]:
+    """A file's chunks, read in parts."""
+    texts: list[str] = []
+    start = 0
+    while True:
+        part = await desk.library.content(TENANT, store, file_id, start, 50)
+        texts += part.texts
+        if part.following is None:
+            return texts
+        start = part.following
+
+
 async def _is_erased(desk: Desk, store: str, file_id: str) -> None:
     told = await desk.library.store_file(TENANT, store, file_id)
     assert (told.status, told.usage_bytes) == ("failed", 0)
