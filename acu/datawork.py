@@ -19,7 +19,7 @@ from acu.http.wire.data import ArchiveBody, BackupBody, DataWork, EraseBody, Ver
 from agentflow.errors import AgentFlowError
 from agentflow.library.erased import count_anew
 from agentflow.library.filestore import listed
-from agentflow.library.records import Records
+from agentflow.library.records import HOUSE, Records
 from agentflow.library.refusals import DataUnavailable, NotStored
 from agentflow.library.shelf import Changes, Shelves
 from agentflow.library.values import PageRequest
@@ -46,6 +46,7 @@ async def perform(plane: DataPlane, work: DataWork, told: Told, library: Library
 
     `library` gives the library that is open over the data plane, if one may be. Raises DataPlaneError, AgentFlowError.
     """
+    plane.state.rosters = ((HOUSE, "tenant"),)  # where the library lists tenants: erasing one removes it there
     if plane.cold.uploads is None:  # the library is not open
         plane.cold.uploads = partial(listed, plane.state)
     if isinstance(work, VerifyBody):

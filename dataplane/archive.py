@@ -16,7 +16,8 @@ read, and then its deletions up to there. So all rows are there that the state s
 row that ends while the run goes on may be in the archive or not, and one that is replaced is there in one version. The files
 of the data plane's folder come after all that (archive_attachments.py): an event that moves into a file of the history
 meanwhile is in the one, in the other or in both. A file that was uploaded is there before its record; one that is deleted
-meanwhile may be a record only. One that is damaged on the box stays in the archive as it was (uploads.py).
+meanwhile may be a record only. One that is damaged on the box stays in the archive as it was (uploads.py), and so does a shard
+of the history.
 
 A run that finds nothing new puts nothing. State and events are read through at each run, which costs time and no requests;
 of files that are known only names, sizes and times are looked at.
@@ -40,7 +41,7 @@ import msgspec
 from dataplane import archive_position as positions
 from dataplane import clock, filelist, uploads
 from dataplane import manifest as manifests
-from dataplane.archive_attachments import Outgoing
+from dataplane.archive_attachments import Guarded, Outgoing
 from dataplane.archive_erasure import Receipt, Subject, check_gone, look_again
 from dataplane.archive_export import ArchiveReport, Export, Limits, Progress
 from dataplane.archive_position import Position
@@ -148,11 +149,12 @@ class Archiver:
             export.report.seqs[collection.key] = collection.seq
         listed, files = [one for one in base.entries if one.family == filelist.FAMILY], base.files
         if self._folder is not None:
-            guarded = None
+            guarded = Guarded()
             if self.uploads is not None:
                 guarded, export.report.damaged = await uploads.guarded(
                     self._rocks, self._folder, self.uploads, deep=not base.number
                 )
+            guarded = await in_thread(guarded.with_history, self._rocks, self._folder)
             outgoing = Outgoing(export, self._rocks, self._folder, base.entries, guarded)
             listed, files = await outgoing.ship(anew=not base.number)
         manifest = msgspec.structs.replace(

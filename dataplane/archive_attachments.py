@@ -24,10 +24,13 @@ from typing import NamedTuple
 from dataplane import attachments, filelist
 from dataplane.archive_export import Export, Ranges
 from dataplane.archive_source import STEP
-from dataplane.attachments import PART_BYTES, Attachment, Folder, Found, Kept, Part
+from dataplane.attachments import HISTORY, PART_BYTES, Attachment, Folder, Found, Kept, Part
 from dataplane.bucket import Bucket
-from dataplane.errors import ChecksumMismatch, Unavailable
+from dataplane.errors import ChecksumMismatch, Damaged, Unavailable
 from dataplane.files import TEMPORARY, storage_errors, sync_folder
+from dataplane.logmanifest import MANIFEST
+from dataplane.logmanifest import Manifest as HistoryManifest
+from dataplane.logshards import LogShardEntry
 from dataplane.manifest import EntrySegment, Files
 from dataplane.rocks import Rocks
 from dataplane.segments import REMEDY, Entry, fetch
@@ -41,10 +44,28 @@ Index = tuple[Found, bytes] | None
 
 
 class Guarded(NamedTuple):
-    """Uploaded files whose records are known: what they should be, by name, and what the archive has of damaged ones."""
+    """Files of which something else says what they should be, by name, and what the archive has of damaged ones.
+
+    For uploaded files that is their record, for log shards the history's manifest.
+    """
 
     sha256: Mapping[str, str | None] = MappingProxyType({})
     damaged: Mapping[str, Attachment | None] = MappingProxyType({})
+
+    def with_history(self, rocks: Rocks, data: Path) -> Guarded:
+        """And the log shards. Those that are missing or cut stay in the archive as it has them. Raises Damaged."""
+        entries = _history(data)
+        wrong = [entry for entry in entries if _size(data / HISTORY.folder / entry.name) != entry.bytes]
+        if _history(data) != entries:  # they were merged meanwhile
+            return self.with_history(rocks, data)
+        names = [f"{HISTORY.folder}/{entry.name}" for entry in wrong]
+        known = filelist.by_name(rocks, names)
+        damaged = {
+            name: one if one is not None and one.sha256 == entry.sha256 else None
+            for name, entry, one in zip(names, wrong, known, strict=True)
+        }
+        sha256 = {f"{HISTORY.folder}/{entry.name}": entry.sha256 for entry in entries}
+        return Guarded({**self.sha256, **sha256}, {**self.damaged, **damaged})
 
 
 class Outgoing:
@@ -169,7 +190,7 @@ class Outgoing:
             await in_thread(digest.update, content)
         if (expected := self._guarded.sha256.get(found.name)) not in (None, digest.hexdigest()):
             (known,) = await in_thread(filelist.by_name, self._rocks, [found.name])
-            self._export.report.damaged.append(f"the uploaded file {found.name} has another SHA-256.")
+            self._export.report.damaged.append(f"the file {found.name} has another SHA-256 than it was written with.")
             return known if known is not None and known.sha256 == expected else None
         self._export.report.files += 1
         return Attachment(found.name, found.size, digest.hexdigest(), found.modified_ns, tuple(parts))
@@ -242,6 +263,20 @@ class Incoming:
             for one in reversed([folder, *folder.relative_to(self._data).parents]):
                 (self._data / one).mkdir(mode=0o700, exist_ok=True)
                 self._folders.add(self._data / one)
+
+
+def _history(data: Path) -> tuple[LogShardEntry, ...]:
+    """The log shards that count; none where there is no history, or its manifest cannot be read, which `verify` tells."""
+    path = data / HISTORY.folder / MANIFEST
+    try:
+        return HistoryManifest.read(path).shards if path.exists() else ()
+    except Damaged:
+        return ()
+
+
+def _size(path: Path) -> int | None:
+    """Of a regular file."""
+    return path.stat().st_size if path.is_file() and not path.is_symlink() else None
 
 
 def _entries(folder: Folder, files: Iterable[Attachment]) -> list[Entry]:

@@ -142,6 +142,17 @@ def read_index(data: Path, kept: Kept) -> tuple[Found, bytes] | None:
     return Found(f"{kept.folder}/{kept.mutable}", len(content), known.st_mtime_ns), content
 
 
+def index_times(data: Path) -> tuple[tuple[str, int, int], ...]:
+    """Name, size and time of change of each index that is there. Others than before: which files count has changed."""
+    found = []
+    for kept in KEPT:
+        if kept.mutable is not None:
+            with contextlib.suppress(OSError):
+                known = (data / kept.folder / kept.mutable).stat()
+                found.append((kept.folder, known.st_size, known.st_mtime_ns))
+    return tuple(found)
+
+
 def place_of(data: Path, attachment: Attachment) -> Path:
     """Where a file belongs. Raises Damaged for a name that leads elsewhere, or into a folder that nobody here knows."""
     path = PurePosixPath(attachment.name)

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -38,12 +37,12 @@ import msgspec
 from msgspec import Struct
 
 from dataplane import clock
+from dataplane.claims import claimed
 from dataplane.errors import (
     AlreadyExists,
     ChecksumMismatch,
     Damaged,
     InvalidInput,
-    Locked,
     NotFound,
     StorageFull,
     UnsupportedFormat,
@@ -96,15 +95,16 @@ def back_up(
     target: Path,
     *,
     files: Mapping[str, Path],
-    later: Callable[[Path], None] | None = None,
+    later: Callable[[Path], Mapping[str, str] | None] | None = None,
     progress: Progress | None = None,
 ) -> BackupReport:
     """Back up `rocks`, and `files` (name in the backup -> a file that is never changed in place), to the folder `target`.
 
     Everything written before the call is in the backup. `data_dir` is a folder on the database's file system, where the
-    checkpoint lies for a moment; then `later` links or copies files into the folder that it gets. Raises AlreadyExists if
-    `target` has anything in it, InvalidInput for a name or a target that cannot be, NotFound for a file that is gone, Locked if
-    another backup runs, StorageFull and Unavailable; then there is no backup.
+    checkpoint lies for a moment; then `later` links or copies files into the folder that it gets, and returns the SHA-256 that
+    files must have, by name, where it is known. Raises AlreadyExists if `target` has anything in it, InvalidInput for a name or a
+    target that cannot be, NotFound for a file that is gone, ChecksumMismatch for one that is damaged, Locked if another backup
+    runs, StorageFull and Unavailable; then there is no backup.
     """
     for name in files:
         _check_name(name)
@@ -115,11 +115,11 @@ def back_up(
             link_or_copy(source, staged / name)
         rocks.flush()  # a checkpoint flushes too, but holds the GIL meanwhile
         rocks.checkpoint(staged / ROCKS)
-        if later is not None:
-            later(staged)
+        known = None if later is None else later(staged)
         for name in _names(staged):
             link_or_copy(staged / name, building / name)
         manifest = _describe(building, progress)
+        _check_known(manifest, known or {})
         content = msgspec.json.encode(manifest)
         sealed = _Sealed(hashlib.sha256(content).hexdigest(), msgspec.Raw(content))
         write_bytes(building / MANIFEST, msgspec.json.encode(sealed))
@@ -184,46 +184,6 @@ def _hidden(target: Path) -> Iterator[Path]:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with claimed(target.parent / f".tmp-{target.name}") as folder:
         yield folder
-
-
-@contextlib.contextmanager
-def claimed(folder: Path) -> Iterator[Path]:
-    """`folder`, empty and ours alone: its lock dies with the process. Removed at the end, if it still has this name."""
-    with storage_errors(folder):
-        folder.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise Locked(f"{folder} is in use by another backup or restore: wait until it has ended.") from error
-        if not _is(folder, descriptor):
-            raise Locked(f"{folder} was in use by another backup or restore until now: look at what it made.")
-        with storage_errors(folder):
-            _empty(folder)
-        try:
-            yield folder
-        finally:
-            if _is(folder, descriptor):
-                shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        os.close(descriptor)
-
-
-def _is(folder: Path, descriptor: int) -> bool:
-    """Whether the open folder still has this name."""
-    try:
-        return os.path.samestat(folder.stat(follow_symlinks=False), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-
-
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
 
 
 def _check_target(target: Path) -> None:
@@ -321,6 +281,17 @@ def _describe(folder: Path, progress: Progress | None) -> Manifest:
     counter = _Counter(progress, sum(sizes))
     files = [BackedUpFile(name, size, _hashed(folder / name, counter)) for name, size in zip(names, sizes, strict=True)]
     return Manifest(FORMAT, clock.now_ms(), files)
+
+
+def _check_known(manifest: Manifest, known: Mapping[str, str]) -> None:
+    """Raise ChecksumMismatch, which names them, for files that have another SHA-256 than the one that is known of them."""
+    wrong = [file.name for file in manifest.files if file.sha256 != known.get(file.name, file.sha256)]
+    if wrong:
+        shown = ", ".join(wrong[:_SHOWN]) + (f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else "")
+        raise ChecksumMismatch(
+            f"there is no backup, for these files have another SHA-256 than when they were uploaded: {shown}. Bring them back "
+            "with `acu data verify --deep --repair`, if the archive has them; else delete them."
+        )
 
 
 def _names(folder: Path) -> list[str]:

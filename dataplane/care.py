@@ -2,13 +2,14 @@
 
 `verify` looks at every collection (verify.py has what is compared), at uploaded files (uploads.py), at the archive's objects, and
 with `deep` at every byte of state and events on the box, of uploaded files, and of every object in the bucket. With `repair`,
-what is derived and wrong is made anew from RocksDB, uploaded files that are damaged are fetched from the archive, an archive
-that lacks something is archived anew, and damaged shards of the history, whose events nothing here has, are discarded. What is
-still wrong afterwards is told.
+what is derived and wrong is made anew from RocksDB, uploaded files and shards of the history that are damaged are fetched from
+the archive, and an archive that lacks something is archived anew. A damaged shard that the archive does not have is discarded,
+but for the events in it that can be read. What is still wrong afterwards is told.
 
 `back_up` has in it RocksDB as it is at one moment, and beside it warm shards and snapshots that fit it: they are linked while
 the keeper rests, for milliseconds. The history's files are linked after that moment: what left RocksDB before is in them, and
-what leaves later is in both. Full text is not in it, and is made anew after a restore.
+what leaves later is in both. Uploaded files are compared with the SHA-256 of their records: a backup never has a damaged one.
+Full text is not in it, and is made anew after a restore.
 """
 
 from __future__ import annotations
@@ -17,18 +18,21 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from dataplane import backup, snapshot, uploads
+from dataplane import backup, filelist, snapshot, uploads
 from dataplane import verify as verifying
 from dataplane.archive_source import read_entries
+from dataplane.attachments import HISTORY
 from dataplane.backup import BackupReport
+from dataplane.claims import claimed
 from dataplane.collection import Collection
-from dataplane.errors import Closed, DataPlaneError, NotFound
+from dataplane.errors import Closed, Damaged, DataPlaneError, NotFound
+from dataplane.files import make_way
 from dataplane.repair import repair
 from dataplane.threads import in_thread
 from dataplane.uploads import Upload
@@ -101,9 +105,10 @@ async def verify(
         progress("fetching uploaded files from the archive", 0, 0)
         await plane.cold.bring_back(damaged)
         left_of_files = _file_problems(await _damaged_files(plane, deep=deep))
+    lost = await _mended_history(plane, history) if mend and history else []  # before all is archived anew
     left = [*left_of_files, *await _mended(plane, problems, deep=deep, progress=progress)] if mend else problems
     if mend:
-        problems = [*problems, *await in_thread(_given_up, plane, history)]
+        problems = [*problems, *lost]
         left += _history_problems(await in_thread(plane.old_events.damaged))
     return VerifyReport(
         collections=len(collections),
@@ -176,11 +181,27 @@ def _history_problems(damaged: Mapping[str, list[str]]) -> list[Finding]:
     return [Finding("", "", "history", problem) for found in damaged.values() for problem in found]
 
 
-def _given_up(plane: DataPlane, damaged: Mapping[str, list[str]]) -> list[Finding]:
-    """Discard damaged shards of the history, which nothing can make anew, and tell what is lost."""
+async def _mended_history(plane: DataPlane, damaged: Mapping[str, list[str]]) -> list[Finding]:
+    """Write a damaged manifest anew, fetch damaged shards from the archive, and give up those it lacks. Tells what is lost."""
+    old = plane.old_events
+    if "" in damaged:
+        await in_thread(old.renew_manifest)
+    wanted = await in_thread(old.expected, damaged)
+    for one in wanted:
+        await in_thread(make_way, plane.folder / HISTORY.folder / one.name)
+    with contextlib.suppress(Damaged):  # of the archive: it was told
+        await plane.cold.bring_back([Upload(f"{HISTORY.folder}/{one.name}", one.bytes, one.sha256) for one in wanted])
+    return await in_thread(_reloaded, plane, [one.name for one in wanted])
+
+
+def _reloaded(plane: DataPlane, names: Sequence[str]) -> list[Finding]:
     told = []
-    for name in filter(None, damaged):
+    for name in names:
         with contextlib.suppress(NotFound):  # merged with others meanwhile, or erased
+            plane.old_events.reload(name)
+    still = plane.old_events.damaged() if names else {}
+    for name in still.keys() & set(names):
+        with contextlib.suppress(NotFound):
             told.append(Finding("", "", "history", plane.old_events.discard(name)))
     return told
 
@@ -212,7 +233,7 @@ async def back_up(
     """Back up everything to the folder `target`, which must be new or empty. Everything written before the call is in it.
 
     `files`: what else there is in the data plane's folder (name in it -> a file that is never changed in place); those that
-    go away meanwhile are left out. Raises as `backup.back_up` does, and Damaged if uploaded files are missing or cut.
+    go away meanwhile are left out. Raises as `backup.back_up` does, and Damaged if uploaded files are missing or damaged.
     """
     await plane.writer.barrier()
     await uploads.check(plane.rocks, plane.folder, plane.cold.uploads)
@@ -223,13 +244,18 @@ async def back_up(
             raise Closed("the backup was broken off: nothing of it is left.")
         progress("backing up", done, total)
 
-    return await in_thread(_back_up, plane, target, files or {}, told, stop=stop)
+    listed = await plane.cold.uploads() if plane.cold.uploads is not None else ()
+    return await in_thread(_back_up, plane, target, files or {}, listed, told, stop=stop)
 
 
 def _back_up(
-    plane: DataPlane, target: Path, files: Mapping[str, Path], progress: Callable[[int, int], None]
+    plane: DataPlane,
+    target: Path,
+    files: Mapping[str, Path],
+    listed: Sequence[Upload],
+    progress: Callable[[int, int], None],
 ) -> BackupReport:
-    with backup.claimed(plane.folder / ".tmp-backup") as staged:
+    with claimed(plane.folder / ".tmp-backup") as staged:
         with plane.keeper.held():
             derived = dict(_derived_files(plane))
             kept = list(_linked({**derived, **files}, staged))
@@ -238,18 +264,30 @@ def _back_up(
             plane.folder,
             target,
             files={name: staged / name for name in kept},
-            later=lambda folder: _link_later(plane, folder),
+            later=lambda folder: _link_later(plane, folder, listed),
             progress=progress,
         )
 
 
-def _link_later(plane: DataPlane, folder: Path) -> None:
-    """What must be at least as new as the checkpoint: the history, and files that were uploaded since the others were linked."""
+def _link_later(plane: DataPlane, folder: Path, listed: Sequence[Upload]) -> dict[str, str]:
+    """What must be at least as new as the checkpoint: the history, and files that were uploaded since the others were linked.
+
+    Returns the SHA-256 that uploaded files must have, as far as their records or the archive know it.
+    """
     plane.old_events.link(lambda path: _link_history(plane, path, folder))
     for name, path in uploads.names_of(plane.folder):
         if not (folder / name).exists():
             with contextlib.suppress(NotFound):  # deleted this moment
                 backup.link_or_copy(path, folder / name)
+    known = {upload.name: upload.sha256 for upload in listed if upload.sha256 is not None}
+    older = [upload for upload in listed if upload.sha256 is None]
+    archived = filelist.by_name(plane.rocks, [upload.name for upload in older])
+    known |= {
+        upload.name: one.sha256
+        for upload, one in zip(older, archived, strict=True)
+        if one is not None and one.size == upload.size
+    }
+    return known
 
 
 def _derived_files(plane: DataPlane) -> Iterator[tuple[str, Path]]:

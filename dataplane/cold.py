@@ -1,8 +1,9 @@
 """ColdTier: the archive beside a running data plane. It runs by itself, waits while the bucket is away, and says how it is.
 
-Every `every_s` seconds, if anything was written since the last run, all that is new goes to the bucket (archive.py has the
-order of steps, each of which may be the last). While the bucket does not answer, or is full, nothing is lost: RocksDB keeps
-every row and what ended, the backlog grows, and the run is tried again after 5 s, 10 s, and so on up to a minute.
+Every `every_s` seconds, if anything was written since the last run, or shards of the history were merged or removed, all that
+is new goes to the bucket (archive.py has the order of steps, each of which may be the last). While the bucket does not answer,
+or is full, nothing is lost: RocksDB keeps every row and what ended, the backlog grows, and the run is tried again after 5 s,
+10 s, and so on up to a minute.
 
 Before the first run an empty position is stored. From then on the box keeps the deletions that the archive does not know yet
 (`archive_position.archived_seq`); where there is no position there is no archive, and none has to be kept.
@@ -23,7 +24,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from dataplane import archive_position as positions
-from dataplane import clock
+from dataplane import attachments, clock
 from dataplane import manifest as manifests
 from dataplane.archive import Archiver
 from dataplane.archive_erasure import Receipt
@@ -111,6 +112,7 @@ class ColdTier:
         self._holdings: _Holdings | None = None
         self._archived_ms: int | None = None
         self._archived_at = -1  # the database's number of writes then
+        self._archived_indexes: tuple[tuple[str, int, int], ...] = ()  # and which files counted
         self._timer: asyncio.Task[None] | None = None
         self._running: set[asyncio.Task[object]] = set()
         self._closing = False
@@ -155,7 +157,7 @@ class ColdTier:
         return await manifests.verify((await self._open())[0], deep=deep)
 
     async def bring_back(self, damaged: Iterable[Upload]) -> None:
-        """Fetch damaged uploaded files from the archive, where it has them. Raises BucketUnreachable, Damaged."""
+        """Fetch damaged files from the archive, where it has them. Raises BucketUnreachable, Damaged."""
         if self._position is not None and self._position.number:
             await bring_back(self._rocks, (await self._open())[0], self._folder, damaged)
 
@@ -209,7 +211,7 @@ class ColdTier:
             await self.look()
         while True:
             await asyncio.sleep(self._pause_s(every_s))
-            if self._rocks.writes() != self._archived_at:
+            if await in_thread(self._has_news):
                 try:
                     await self.archive_now()
                 except DataPlaneError:
@@ -217,6 +219,12 @@ class ColdTier:
                 except Exception:  # noqa: BLE001 - a defect must not end the archive for good
                     _log.exception("archiving failed")
                     self._note("archiving failed: see the log")
+
+    def _has_news(self) -> bool:
+        """Whether the database or an index of files is another than when the last run began."""
+        return (
+            self._rocks.writes() != self._archived_at or attachments.index_times(self._folder) != self._archived_indexes
+        )
 
     def _pause_s(self, every_s: float) -> float:
         """How long to wait for the next run."""
@@ -247,6 +255,7 @@ class ColdTier:
                 await in_thread(positions.save, self._rocks, self._position)
             archiver.uploads = self.uploads
             before, written = self._position.number, self._rocks.writes()
+            indexes = await in_thread(attachments.index_times, self._folder)
             result = await work(archiver)
             self._position = await in_thread(positions.load, self._rocks)
             self._take((await manifests.shelf(bucket)).whole[0].manifest)
@@ -255,6 +264,7 @@ class ColdTier:
             raise
         # A run that found nothing new has written its position, once. After any other there is one more, to be sure.
         self._archived_at = written + (self._position is not None and self._position.number == before)
+        self._archived_indexes = indexes
         self._archived_ms = clock.now_ms()
         self._runs += 1
         self._failed_in_a_row = 0
@@ -262,9 +272,7 @@ class ColdTier:
         if isinstance(result, ArchiveReport):
             self._sent_bytes += result.bytes
             if result.damaged:  # said again by each run, until they are repaired or deleted
-                _log.error(
-                    "uploaded files are damaged", extra={"count": len(result.damaged), "first": result.damaged[0]}
-                )
+                _log.error("files are damaged", extra={"count": len(result.damaged), "first": result.damaged[0]})
                 self._last_error = result.damaged[0]
         return result
 

@@ -1,10 +1,11 @@
 """Erasing: a tenant, a collection of it, or rows of a collection, so that nothing of it stays, and the proof.
 
-    1. rows, state and names are deleted, durably, and a tenant's own files; the history is written anew without it
+    1. rows, state and names are deleted, durably, also a tenant's own where others list tenants (`StateStore.rosters`), and its
+       files; the history is written anew without it
     2. what is derived forgets: the full text is merged without the words that only they had; shards that hold them are removed;
        graph and snapshot are made anew; the texts of rows that ended, which `dead` keeps for the full text, are taken out
     3. RocksDB rewrites its tables, so that the deleted bytes are in no file
-    4. the archive is rewritten (archive.py: erase), old manifests included
+    4. the archive is rewritten (archive.py: erase), old manifests included; and what the box knew of where that stood
     5. everything is looked through once more, by what lies there. What is still found is in the receipt
 
 Every step may be the last: erasing again does what is missing. What was deleted or replaced earlier goes as well, wherever it
@@ -91,13 +92,15 @@ async def measure(plane: DataPlane, tenant: str, collection: str | None = None) 
     named = _named(plane, subject)
     rows = sum(sum(one.counts()) for one in named)
     files = 0 if collection is not None else len(await in_thread(attachments.of_tenant, plane.folder, tenant))
-    known = bool(named or files) or (collection is None and await in_thread(_has_more, plane, tenant))
+    known = bool(named or files)
+    if not known and collection is None:
+        known = await in_thread(_has_more, plane, tenant) or bool(await plane.state.rosters_with(tenant))
     return Extent(rows, files, len(named), known or await _archived(plane, subject))
 
 
 async def absence(plane: DataPlane, tenant: str, collection: str | None = None) -> NotFound:
     """The error for what is not `known`. Before, the database is rewritten, for an earlier erasure may have been broken off."""
-    await in_thread(_rewrite, plane.rocks, (keys.tenant_prefix(tenant),))
+    await in_thread(_rewrite, plane.rocks, (keys.tenant_prefix(tenant), BOX))
     own = sorted(plane.collections(tenant))
     tenants = await in_thread(_tenants, plane)
     if collection is None or tenant not in tenants:
@@ -182,6 +185,9 @@ async def erase(
     except DataPlaneError as error:
         left.append(f"archive: it could not be rewritten, erase again: {error}")
     progress("looking again", 0, 0)
+    if collection is None:  # the archive's position, as it was, named the tenant
+        await asyncio.to_thread(_rewrite, plane.rocks, (BOX,))
+        left += [f"state: {owner} lists the tenant. Erase again." for owner in await plane.state.rosters_with(tenant)]
     searched, found = await asyncio.to_thread(_look_again, plane, subject, taken)
     if archive is not None:
         searched["archive"] = archive.searched
@@ -228,7 +234,8 @@ async def _delete(plane: DataPlane, subject: Subject) -> _Taken:
     with contextlib.suppress(Damaged):  # what cannot be read, and so may have some, is found when it looks again
         await plane.mover.forget()
     await asyncio.to_thread(_remove_files, plane, subject.tenant)  # their records are gone by now
-    return _Taken(rows, 0, (whole, filelist.KNOWN), ((whole, FAMILIES),))
+    rosters = [keys.tenant_prefix(owner) for owner, _ in plane.state.rosters]
+    return _Taken(rows, 0, (whole, filelist.KNOWN, *rosters), ((whole, FAMILIES),))
 
 
 def _named(plane: DataPlane, subject: Subject) -> list[Collection]:

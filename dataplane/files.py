@@ -19,6 +19,7 @@ import errno
 import hashlib
 import os
 import secrets
+import shutil
 from typing import TYPE_CHECKING, TypeVar
 
 from dataplane.errors import Damaged, StorageFull, Unavailable
@@ -80,11 +81,28 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_files(folder: Path, names: Iterable[str]) -> None:
-    """Remove the named files of `folder`, durably. Names that are not there are no error. Raises Unavailable."""
-    with storage_errors(folder):
-        for name in names:
-            (folder / name).unlink(missing_ok=True)
+    """Remove the named files of `folder`, durably. Names that are not there are no error. Raises Unavailable.
+
+    A folder that took the place of a file goes with all that is in it.
+    """
+    for name in names:
+        remove(folder / name)
     sync_folder(folder)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder that took its place. What is not there is no error. Raises Unavailable."""
+    with storage_errors(path):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def make_way(path: Path) -> None:
+    """Remove a folder that took the place of a file which is about to be written. Raises Unavailable."""
+    if path.is_dir():
+        remove(path)
 
 
 def remove_leftovers(folder: Path) -> int:

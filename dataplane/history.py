@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import numpy as np
 
 from dataplane.errors import Closed, Damaged, DataPlaneError, NotFound
-from dataplane.files import remove_files, remove_leftovers, storage_errors, write_bytes
+from dataplane.files import make_way, remove_files, remove_leftovers, storage_errors, write_bytes
 from dataplane.liveshards import Live, may_hold, may_hold_any, mergeable, refuse_unread, whereabouts
 from dataplane.logmanifest import MANIFEST, Manifest, misnamed, remove_unnamed, shard_name, shard_names
 from dataplane.logshards import (
@@ -233,13 +233,33 @@ class History:
             for name in (*(entry.name for entry in self.entries), MANIFEST):
                 link(self._folder / name)
 
-    def discard(self, name: str) -> None:
-        """Remove a shard with all that it holds: the last resort for a damaged one. Raises NotFound."""
+    def discard(self, name: str) -> int:
+        """Put what can be read of a damaged shard into a new one, if anything: the last resort. Returns how many events are lost.
+
+        Raises NotFound, StorageFull.
+        """
+        with self._changing:
+            at, live = self._named(name)
+            kept: list[LogEvent] = []
+            with contextlib.suppress(Damaged):
+                kept = list(self._open.get(live.entry).whole_groups())
+            new = [self._load(self._write(kept))] if kept else []
+            self._commit((*self._shards[:at], *new, *self._shards[at + 1 :]))
+            return live.entry.rows - len(kept)
+
+    def reload(self, name: str) -> None:
+        """Read a shard anew, whose file was brought back. Raises NotFound."""
+        with self._changing:
+            at, live = self._named(name)
+            self._open.drop([name])
+            self._shards = (*self._shards[:at], self._load(live.entry), *self._shards[at + 1 :])
+
+    def renew_manifest(self) -> None:
+        """Write a manifest that was damaged as it must be, and remove the shards that it does not name. Raises StorageFull."""
         with self._changing:
             self._check_open()
-            if name not in {entry.name for entry in self.entries}:
-                raise NotFound(f"There is no shard {name} in {self._folder}.")
-            self._commit(tuple(live for live in self._shards if live.entry.name != name))
+            self._commit(self._shards)
+            remove_unnamed(self._folder, self.entries)
 
     def verify(self) -> list[str]:
         """Read everything, and say what is wrong: one sentence a problem. Changes go on meanwhile."""
@@ -372,6 +392,7 @@ class History:
         path = self._folder / MANIFEST
         entries = tuple(live.entry for live in shards)
         names = {entry.name for entry in entries}
+        make_way(path)
         try:
             write_bytes(path, Manifest(self._next_number, entries).encode())
         except DataPlaneError:
@@ -385,6 +406,14 @@ class History:
         self._open.drop(removed)
         if removed:
             remove_files(self._folder, removed)
+
+    def _named(self, name: str) -> tuple[int, Live]:
+        """A shard and its place. Raises NotFound, Closed."""
+        self._check_open()
+        found = next(((at, live) for at, live in enumerate(self._shards) if live.entry.name == name), None)
+        if found is None:
+            raise NotFound(f"There is no shard {name} in {self._folder}.")
+        return found
 
     def _rows(self) -> int:
         return sum(live.entry.rows for live in self._shards)

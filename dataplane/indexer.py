@@ -6,6 +6,9 @@ A `TextFeed` takes what each written change adds and removes, in order; the `Ind
 The feed is bounded: when the thread is far behind, or the index could not be written (a full disk), the feed is thrown away
 and the index is brought up to RocksDB instead, from the sequence number that it has reached: rows above it, and `dead` entries
 with the text of rows that ended. To add a row twice, or to remove one that is not there, changes nothing.
+
+An index that cannot be opened at the start, nor made anew, is tried again every few seconds; meanwhile searches for words find
+nothing and say that this is not all.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from pathlib import Path
 
 from dataplane import keys, records
 from dataplane.errors import Closed, Damaged, DataPlaneError
+from dataplane.files import storage_errors
 from dataplane.records import RowRecord
 from dataplane.rocks import Rocks
 from dataplane.text import Allowed, TextIndex
@@ -56,14 +60,20 @@ class TextFeed:
         self.behind = False  # the feed was thrown away
         self._unusable = False  # the index is damaged, and has to be made anew
         self.problem: str | None = None  # why
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.index = TextIndex.open(path)
+        self.unopened: DataPlaneError | None = None  # why there was no index at the start
+        try:
+            self.index = _opened(path)
+        except DataPlaneError as error:  # what is derived keeps nothing else from opening: it is tried again
+            _log.error("the full text cannot be opened", extra={"why": str(error), "file": str(path)})
+            self.index = TextIndex(path, closed=True)
+            self.unopened, self.problem = error, str(error)
 
     def open(self, seq: int) -> None:
         """The collection's last change, before there are others."""
         self._written = seq
-        self._unusable = self.index.seq > seq  # a loss of power took the newest rows: their numbers are given out again
-        self.behind = self.index.seq != seq
+        # A loss of power may have taken the newest rows: their numbers are given out again.
+        self._unusable = self.unopened is not None or self.index.seq > seq
+        self.behind = self._unusable or self.index.seq != seq
 
     def add(self, added: Texts, removed: Texts, seq: int) -> None:
         """A change was written. Never fails, never waits for the disk."""
@@ -171,7 +181,7 @@ class TextFeed:
     def _make_anew(self) -> None:
         self.index.close()
         TextIndex.remove(self._path)
-        made = TextIndex.open(self._path)
+        made = _opened(self._path)
         with self._changed:
             if not self._closed:
                 self.index, self._unusable = made, False
@@ -219,6 +229,12 @@ class TextFeed:
             self._closed = True
             self._changed.notify_all()
         self.index.close()
+
+
+def _opened(path: Path) -> TextIndex:
+    with storage_errors(path.parent):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return TextIndex.open(path)
 
 
 def _characters(added: Texts, removed: Texts) -> int:

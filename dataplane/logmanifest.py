@@ -17,7 +17,7 @@ import msgspec
 from dataplane.errors import ChecksumMismatch, Damaged, UnsupportedFormat
 from dataplane.files import remove_files
 from dataplane.logshards import LogShardEntry
-from dataplane.parquet import REPAIR, reading
+from dataplane.parquet import REPAIR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,8 +42,12 @@ class Manifest(msgspec.Struct, frozen=True):
     @classmethod
     def read(cls, path: Path) -> Self:
         """From a file. Raises ChecksumMismatch, UnsupportedFormat, Damaged."""
-        with reading(path):
+        try:
             body, _, end = path.read_bytes().partition(b"\n")
+        except OSError as error:
+            raise Damaged(
+                f"{path} cannot be read: {error.strerror or error}. Restore it from a backup or the bucket."
+            ) from error
         if end != b"sha256 " + hashlib.sha256(body).hexdigest().encode() + b"\n":
             raise ChecksumMismatch(f"{path} is not what was written. Restore it from a backup or the bucket.")
         try:

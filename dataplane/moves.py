@@ -198,9 +198,9 @@ class Moves:
         nodes = view.node[slots[view.place[slots] == HOT]].tolist()
         _move(collection, slots, WARM)
         collection.readers.wait_for_earlier()
-        if collection.graph is not None:
+        if (graph := collection.graph) is not None:
             for node in nodes:
-                collection.graph.end(node)
+                graph.end(node)
         self._counts.demoted += len(slots)
 
     def _shard_rows(self, collection: Collection, rows: NDArray[np.uint64]) -> ShardRows:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -18,7 +18,7 @@ from msgspec import Struct
 from dataplane.errors import Closed, Damaged, DataPlaneError, NotFound
 from dataplane.forgetting import Note
 from dataplane.history import History
-from dataplane.logshards import LARGEST_SEQ, LogEvent
+from dataplane.logshards import LARGEST_SEQ, LogEvent, LogShardEntry
 
 SHARD_ROWS = 65_536  # up to which shards are merged
 
@@ -133,15 +133,31 @@ class OldEvents:
         whole = history.misnamed()
         return {**({"": whole} if whole else {}), **history.damaged()}
 
+    def expected(self, names: Iterable[str]) -> list[LogShardEntry]:
+        """What these shards must be, by the manifest."""
+        wanted = set(names)
+        return [entry for entry in (self._history.entries if self._history else ()) if entry.name in wanted]
+
+    def reload(self, name: str) -> None:
+        """Read a shard anew, whose file was brought back. Raises NotFound."""
+        if self._history is not None:
+            self._history.reload(name)
+
+    def renew_manifest(self) -> None:
+        """Write the manifest anew, where the history is open. Raises StorageFull."""
+        if self._history is not None:
+            self._history.renew_manifest()
+
     def discard(self, name: str) -> str:
-        """Give up a damaged shard. Returns what is lost."""
+        """Give up a damaged shard, but for what of it can be read. Returns what is lost."""
         history = self._opened()
         entries = {entry.name: entry for entry in history.entries} if history else {}
         if history is None or name not in entries:
             raise NotFound(f"there is no shard {name} in {self.folder}.")
-        history.discard(name)
-        _log.error("a damaged shard of the history was discarded", extra={"shard": name, "rows": entries[name].rows})
-        return f"{self.folder / name} was discarded: its {entries[name].rows} events are lost."
+        rows, lost = entries[name].rows, history.discard(name)
+        _log.error("a damaged shard of the history was discarded", extra={"shard": name, "rows": rows, "lost": lost})
+        what = f"its {rows} events are" if lost == rows else f"{lost or 'none'} of its {rows} events are"
+        return f"{self.folder / name} was discarded: {what} lost."
 
     def link(self, link: Callable[[Path], None]) -> None:
         """Call `link` with every file as they are at one moment. None of them is changed in place."""

@@ -349,6 +349,12 @@ def _translated(path: Path | None = None) -> Iterator[None]:
     except Exception as error:
         words = str(error)
         if "No space left on device" in words or "Disk quota exceeded" in words:
+            if path is not None:  # to open or to copy it: there are no reads that could go on
+                raise StorageFull(
+                    f"the disk of {path} is full, and RocksDB must write a little to begin. Free some space on it, then try "
+                    "again.",
+                    retry_after_s=10,
+                ) from error
             raise StorageFull(
                 "the disk of the data plane is full: nothing was written. Free some space; reads go on.",
                 retry_after_s=10,

@@ -28,7 +28,15 @@ from numpy.typing import NDArray
 
 from dataplane import sketchfile
 from dataplane.errors import ChecksumMismatch, Damaged, DataPlaneError, UnsupportedFormat
-from dataplane.files import remove_files, remove_leftovers, sha256_file, storage_errors, write_atomically, write_bytes
+from dataplane.files import (
+    make_way,
+    remove_files,
+    remove_leftovers,
+    sha256_file,
+    storage_errors,
+    write_atomically,
+    write_bytes,
+)
 from dataplane.graph import Graph
 from dataplane.sketchfile import SavedSketches
 from dataplane.table import TableView
@@ -108,6 +116,7 @@ def save(folder: Path, seq: int, graph: Graph | None, heat: Heat, sketched: Sket
             files.append(_saved(folder, f"graph-{mark}.faiss", graph.save))
         snapshot = Snapshot(seq, nodes, tuple(files))
         snapshot = msgspec.structs.replace(snapshot, sha256=_sum(snapshot))
+        make_way(folder / POINTER)
         write_bytes(folder / POINTER, msgspec.json.encode(snapshot))
     except DataPlaneError:
         _take_back(folder, files)

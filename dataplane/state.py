@@ -60,6 +60,7 @@ class StateStore:
         self._old = old
         self._executor = executor
         self._clock = clock or now_ms
+        self.rosters: Sequence[tuple[str, str]] = ()  # (tenant, kind) whose records are named for tenants
         self.lender: Lender | None = None  # of space for deletes on a full disk
         self._cursor = b""  # where the next sweep goes on
 
@@ -167,8 +168,14 @@ class StateStore:
         return cast("bool", await self._writer.submit(eventlog.Drop(eventlog.Stream(tenant, stream)), wait))
 
     async def drop_tenant(self, tenant: str) -> None:
-        """Remove all records and logs of a tenant, durably. Versions begin anew for it."""
+        """Remove all records and logs of a tenant, durably, and its name from `rosters`. Versions begin anew for it."""
         await self._writer.submit(_DropTenant(keys.tenant_prefix(tenant), noted=self._old is not None), "durable")
+        for owner, kind in self.rosters:
+            await self.delete(owner, kind, tenant)
+
+    async def rosters_with(self, tenant: str) -> list[str]:
+        """The owners of `rosters` that have the tenant's name."""
+        return [owner for owner, kind in self.rosters if await self.get(owner, kind, tenant) is not None]
 
     async def sweep(self, now_ms: int, limit: int = 1000) -> int:
         """Remove what has expired at `now_ms`: the next `limit` tenants and expired records, then it returns.

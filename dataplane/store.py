@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import shutil
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,7 +34,9 @@ from dataplane.cold import ColdTier
 from dataplane.collection import Collection
 from dataplane.commands import Delete, Touch, Upsert
 from dataplane.config import DataPlaneConfig
+from dataplane.derived import Derived
 from dataplane.errors import Closed, DataPlaneError, InvalidInput, NotFound, Unavailable
+from dataplane.files import storage_errors
 from dataplane.gauges import Gauges
 from dataplane.indexer import Indexer, TextFeed
 from dataplane.keeper import Keeper
@@ -71,6 +73,7 @@ class DataPlane:
         self.config = config
         self._loop = asyncio.get_running_loop()
         self._memory_bytes = memory_bytes
+        self._derived = Derived(folder / "derived")
         self._collections: dict[tuple[str, str], Collection] = {}
         self.writer = Writer(rocks, config.ring_rows)
         self.old_events = OldEvents(folder / "history")
@@ -119,24 +122,14 @@ class DataPlane:
     def _load(self) -> None:
         self.cold.load()
         for tenant, record in list(stored_collections(self.rocks)):
-            collection = self._made(tenant, record)
-            collection.load()
+            collection = self._derived.load(partial(self._made, tenant, record))
             self._collections[tenant, record.name] = collection
-        self._remove_stray_folders()
+        self._derived.remove_stray({collection.folder.name for collection in self._collections.values()})
         self.old_events.open()
 
     def _made(self, tenant: str, record: CollectionRecord) -> Collection:
-        folder = self.folder / "derived" / _folder_name(tenant, record.number)
+        folder = self._derived.folder_of(tenant, record.number)
         return Collection(self.rocks, tenant, record, folder, self.indexer.wake, self.keeper.memory)
-
-    def _remove_stray_folders(self) -> None:
-        """Of collections that were deleted when the process was killed."""
-        derived = self.folder / "derived"
-        derived.mkdir(mode=0o700, exist_ok=True)
-        known = {collection.folder.name for collection in self._collections.values()}
-        for path in list(derived.iterdir()):
-            if path.name not in known:
-                shutil.rmtree(path, ignore_errors=True)
 
     def open_collections(self) -> list[Collection]:
         """All tenants' collections, for what takes care of them."""
@@ -195,6 +188,8 @@ class DataPlane:
         collection = self._made(tenant, record)
         try:
             await asyncio.to_thread(collection.load)
+            if collection.text is not None and collection.text.unopened is not None:
+                raise collection.text.unopened
         except DataPlaneError:  # its files cannot be made: nothing of it is to stay
             await self.writer.submit(Drop(tenant, collection), "durable")
             raise
@@ -394,15 +389,11 @@ async def opened(config: DataPlaneConfig, folder: Path | None = None) -> AsyncIt
 
 
 def _open_rocks(path: Path, memory: int) -> Rocks:
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.chmod(0o700)
+    with storage_errors(path):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.chmod(0o700)
     share = rocks_share(memory)
     return Rocks.open(path / "rocks", memory_bytes=share - share // 8)  # it passes its limit now and then, by little
-
-
-def _folder_name(tenant: str, number: int) -> str:
-    """A name that no tenant can choose, nor guess another's by."""
-    return f"{hashlib.sha256(tenant.encode()).hexdigest()[:16]}-{number}"
 
 
 def _before(wait: Wait) -> Wait:

@@ -12,9 +12,10 @@ Row numbers are never used twice. A row that is there already is not added again
 batches may be replayed. FTS5 needs a removed row's old text to find its words; the caller has it still.
 
 Crash: WAL with synchronous=NORMAL. A killed process loses nothing; a power cut may take the newest transactions, and `seq` says
-so. `open` throws away a file that is visibly damaged or of another format (or of another Unicode: see `segment`), and starts at
-seq 0. Damage found later raises Damaged. SQLite has no checksums, so a flipped bit in a list of rows may name a
-row that does not exist, or never had the word: callers look each row up, and `allowed` must take any number. `verify` reads all.
+so. `open` throws away a file that is visibly damaged, that is no file, or that is of another format (or of another Unicode:
+see `segment`), and starts at seq 0. Damage found later raises Damaged. SQLite has no checksums, so a flipped bit in a list of
+rows may name a row that does not exist, or never had the word: callers look each row up, and `allowed` must take any number.
+`verify` reads all.
 
 Threads: any. One connection writes, under a lock. Searches share a few connections, each used by one of them at a time; they
 read beside the writer, and see whole transactions. Each connection caches 1 MiB of pages.
@@ -26,6 +27,7 @@ where all words take 140 to 200 ms.
 
 from __future__ import annotations
 
+import os
 import queue
 import sqlite3
 import threading
@@ -39,13 +41,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dataplane.errors import Closed, Damaged, DataPlaneError, StorageFull, Unavailable, UnsupportedFormat
+from dataplane.errors import Closed, Damaged, UnsupportedFormat
+from dataplane.files import remove
 from dataplane.segment import FORMAT as SEGMENT_FORMAT
 from dataplane.segment import is_single, words, words_to_index
+from dataplane.textfile import connect, damage, files_of, is_usable, translated
 
 READERS = 4
-CACHE_KIB = 1024
-BUSY_S = 10.0
 MERGE_PAGES = 256  # of one step of `compact`
 MERGE_STEPS = 100_000  # more than the largest file takes
 
@@ -86,17 +88,22 @@ def _as_json(rows: Sequence[tuple[int, str]]) -> str:
 class TextIndex:
     """The full-text index in one file. Made by `open`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, closed: bool = False) -> None:
+        """Use `open`. `closed`: nothing is opened, for what stands in for an index that cannot be."""
         self._path = path
         self._lock = threading.Lock()  # held by who writes
-        self._closed = False
+        self._closed = closed
+        self._seq = self._rows = 0
+        self.replaced: str | None = None  # what was wrong with the index that was there, if it had to be made anew
         self._frequent: dict[str, int] = {}
         self._frequent_rows = 0
         self._readers: queue.LifoQueue[sqlite3.Connection | None] = queue.LifoQueue()  # None: not opened yet
         for _ in range(READERS):
             self._readers.put(None)
-        with _translated(path):
-            self._writer = _connect(path)
+        if closed:
+            return
+        with translated(path):
+            self._writer = connect(path)
             try:
                 _prepare(self._writer)
                 self._seq, self._rows = _built(self._writer)
@@ -108,23 +115,29 @@ class TextIndex:
     def open(cls, path: Path) -> TextIndex:
         """The index in `path`, which is made when it does not exist. One that is damaged or of another format is made anew.
 
-        Raises StorageFull, and Unavailable when the file cannot be opened.
+        So is one of which a file is no file, or not ours to read and write. Raises StorageFull, and Unavailable when the
+        file cannot be opened, or not be removed.
         """
-        try:
-            return cls(path)
-        except Damaged:
-            cls.remove(path)
-            return cls(path)
+        unusable = next((file for file in files_of(path) if os.path.lexists(file) and not is_usable(file)), None)
+        why = None if unusable is None else f"{unusable} is no file that can be read and written. It is made anew."
+        if why is None:
+            try:
+                return cls(path)
+            except UnsupportedFormat:
+                pass
+            except Damaged as error:
+                why = str(error)
+        cls.remove(path)
+        made = cls(path)
+        made.replaced = why
+        return made
 
     @staticmethod
     def remove(path: Path) -> None:
         """Delete the closed index in `path`, if there is one. Raises Unavailable."""
         # The database goes first: a log without its database is ignored, a database without its log may be torn.
-        try:
-            for file in _files(path):
-                file.unlink(missing_ok=True)
-        except OSError as error:
-            raise Unavailable(f"The full-text index {path} cannot be removed: {error.strerror}.") from error
+        for file in files_of(path):
+            remove(file)
 
     @property
     def seq(self) -> int:
@@ -135,10 +148,10 @@ class TextIndex:
     def bytes(self) -> int:
         """Bytes on disk, log included."""
         total = 0
-        for file in _files(self._path):
+        for file in files_of(self._path):
             try:
                 total += file.stat().st_size
-            except FileNotFoundError:
+            except OSError:
                 continue
         return total
 
@@ -223,7 +236,7 @@ class TextIndex:
             held = writer.execute("SELECT count(*) FROM terms_docsize").fetchone()[0]
             writer.execute("INSERT INTO terms(terms) VALUES ('integrity-check')")
             if said != "ok" or held != self._rows:
-                raise Damaged(_damage(self._path))
+                raise Damaged(damage(self._path))
 
     def close(self) -> None:
         """Wait for what is running, and close the file. Further calls raise Closed; close itself may be called again."""
@@ -240,7 +253,7 @@ class TextIndex:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, _translated(self._path):
+        with self._lock, translated(self._path):
             if self._closed:
                 raise Closed("The full-text index is closed.")
             yield self._writer
@@ -251,9 +264,9 @@ class TextIndex:
         try:
             if self._closed:
                 raise Closed("The full-text index is closed.")
-            with _translated(self._path):
+            with translated(self._path):
                 if reader is None:
-                    reader = _connect(self._path)
+                    reader = connect(self._path)
                     reader.execute("PRAGMA query_only = ON")
                 yield reader
         finally:
@@ -319,20 +332,6 @@ def _allowed_of(found: Sequence[tuple[int, float]], allowed: Allowed) -> tuple[R
     return numbers[mask], costs[mask]
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA secure_delete = ON")  # what a removed row had is overwritten, not only let go
-        connection.execute("PRAGMA cell_size_check = ON")
-        connection.execute("PRAGMA journal_size_limit = 4194304")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
 def _prepare(writer: sqlite3.Connection) -> None:
     """Make the tables of a new file; raise UnsupportedFormat when those of an old one are not ours."""
     if writer.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
@@ -360,39 +359,3 @@ def _built(writer: sqlite3.Connection) -> tuple[int, int]:
         raise Damaged("The full-text index does not say how far it is built. It must be made anew.")
     writer.execute("SELECT rowid FROM terms WHERE terms MATCH 'a' LIMIT 1").fetchone()
     return seq, rows
-
-
-def _files(path: Path) -> Iterator[Path]:
-    for end in ("", "-wal", "-shm", "-journal"):
-        yield path.with_name(path.name + end)
-
-
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    """SQLite's errors as ours."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise _ours(error, path) from error
-    except UnicodeDecodeError as error:  # of SQLite's message, which quotes what is damaged
-        raise Damaged(_damage(path)) from error
-
-
-def _ours(error: sqlite3.Error, path: Path) -> DataPlaneError:
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)  # none: what was stored is not of the type it had
-    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE):
-        return StorageFull(f"The disk of the full-text index {path} is full. Free some space on it.")
-    if code & 0xFF in (
-        *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR),
-        *(sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_NOLFS),
-        *(sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_ABORT, sqlite3.SQLITE_PROTOCOL),
-        *(sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISUSE, sqlite3.SQLITE_RANGE),
-    ):
-        return Unavailable(
-            f"The full-text index {path} cannot be used now: {error}. See to its disk and its permissions."
-        )
-    return Damaged(_damage(path))
-
-
-def _damage(path: Path) -> str:
-    return f"The full-text index {path} is damaged. Remove it, and it is made anew from the rows."

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from dataplane.clusters import cluster
 from dataplane.errors import Closed, Damaged, DataPlaneError, StorageFull, UnsupportedFormat
-from dataplane.files import remove_files, remove_leftovers, write_bytes
+from dataplane.files import make_way, remove_files, remove_leftovers, write_bytes
 from dataplane.shards import Shard, ShardEntry, ShardMeta, ShardRows, write_shard
 
 GROUP_ROWS = 64
@@ -228,6 +228,7 @@ class WarmShards:
     def write_manifest(self) -> None:
         """Name the valid shards on the disk. Raises StorageFull, Unavailable."""
         entries = self.entries
+        make_way(self._folder / MANIFEST)
         write_bytes(
             self._folder / MANIFEST,
             msgspec.json.encode(Manifest(entries, self._next_number, _sum(entries, self._next_number))),

@@ -53,7 +53,7 @@ yet. A restore from the archive that was broken off is run again. Files that wer
 """
 ARCHIVE = """\
 Bring the archive (data_plane.cold) up to date now; the daemon does so by itself every data_plane.archive_every_s seconds.
-Exit code 1 when uploaded files are damaged: they are named, and everything else is archived.
+Exit code 1 when files are damaged (uploaded ones, or of the history): they are named, and everything else is archived.
 """
 ERASE = """\
 Erase a tenant, one of its collections, or rows of a collection, so that nothing stays in the database, in shards and snapshots,

@@ -181,14 +181,12 @@ class Shelves:
     def __init__(self, records: Records) -> None:
         self._records = records
         self._shelves: dict[str, Shelf] = {}
-        self._known: set[str] = set()
 
     async def load(self) -> None:
         """Read what every tenant has."""
         for tenant in await self._records.tenants():
             shelf = self._shelves[tenant] = Shelf(tenant, self._records)
             await shelf.load()
-            self._known.add(tenant)
 
     def of(self, tenant: str) -> Shelf:
         """A tenant's shelf; an empty one, of which nothing is kept, for one that is new."""
@@ -197,9 +195,8 @@ class Shelves:
     async def made(self, tenant: str) -> Shelf:
         """A tenant's shelf, to put something on it."""
         shelf = self._shelves.setdefault(tenant, Shelf(tenant, self._records))
-        if tenant not in self._known:
+        if not await self._records.has(HOUSE, "tenant", tenant):  # it is new, or was erased
             await self._records.put(HOUSE, "tenant", tenant, None)
-            self._known.add(tenant)
         return shelf
 
     def all(self) -> list[Shelf]:

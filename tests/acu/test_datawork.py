@@ -10,6 +10,8 @@ import pytest
 
 from acu.datawork import perform
 from acu.http.wire.data import BackupBody, EraseBody
+from agentflow.library.records import HOUSE, Records
+from agentflow.library.shelf import Shelves
 from dataplane.care import silent
 from dataplane.errors import InvalidInput, NotFound
 from dataplane.store import DataPlane, opened
@@ -47,3 +49,15 @@ async def test_what_is_not_there_cannot_be_erased(
     with pytest.raises(NotFound, match=told):
         await perform(plane, EraseBody(tenant=tenant, collection=collection, ids=ids), silent)
     assert (await perform(plane, EraseBody(tenant=TENANT), silent))["rows"] == 30
+
+
+async def test_an_erased_tenant_is_not_in_the_librarys_list_and_comes_back_into_it_with_its_next_file(
+    plane: DataPlane,
+) -> None:
+    shelves = Shelves(Records(plane.state))
+    await shelves.made(TENANT)
+    assert await plane.state.get(HOUSE, "tenant", TENANT) is not None
+    assert (await perform(plane, EraseBody(tenant=TENANT), silent))["left"] == ()
+    assert await plane.state.get(HOUSE, "tenant", TENANT) is None
+    await shelves.made(TENANT)
+    assert await plane.state.get(HOUSE, "tenant", TENANT) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -211,6 +212,81 @@ async def test_a_damaged_shard_of_the_history_is_named_and_given_up_only_when_re
         assert await numbers(plane, "large") == list(range(1, 201))
         assert await plane.state.last_seq(TENANT, "small") == 20
         assert (await verify(plane)).problems == ()
+
+
+def become_a_folder(path: Path) -> None:
+    path.unlink()
+    (path / "within").mkdir(parents=True)
+
+
+HARMS: dict[str, Callable[[Path], object]] = {
+    "flipped": lambda path: flip(path, 40),
+    "its footer flipped": lambda path: flip(path, path.stat().st_size - 20),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:99]),
+    "gone": Path.unlink,
+    "a folder": become_a_folder,
+}
+
+
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
+@pytest.mark.parametrize("closed", [False, True])
+async def test_a_damaged_shard_of_the_history_is_brought_back_from_the_archive(
+    tmp_path: Path, harm: Callable[[Path], object], *, closed: bool
+) -> None:
+    async with opened(archived(tmp_path / "data")) as plane:
+        await moved(plane, "small", 20)
+        await moved(plane, "large", 200)
+        await plane.cold.archive_now()
+        shard = min((plane.folder / "history").glob("log-*"))
+        if not closed:
+            harm(shard)
+            assert len((await verify(plane)).problems) == 1
+            assert (await verify(plane, mend=True)).problems == ()
+    if closed:
+        harm(shard)
+    async with opened(archived(tmp_path / "data")) as plane:
+        for number in range(4):  # which would have removed the good one
+            await plane.state.put(TENANT, "session", str(number), b"said")
+            await plane.cold.archive_now()
+        report = await verify(plane, mend=True)
+        assert (report.problems, len(report.repaired)) == ((), int(closed))
+        assert await numbers(plane, "small") == list(range(1, 21))
+        assert await numbers(plane, "large") == list(range(1, 201))
+        await plane.cold.archive_now()
+        assert (await verify(plane, deep=True)).problems == ()
+
+
+async def test_of_a_damaged_shard_that_nobody_else_has_what_can_be_read_is_kept(tmp_path: Path) -> None:
+    async with opened(archived(tmp_path / "data")) as plane:
+        for first in (1, 257, 513):
+            await plane.state.append(TENANT, "s", [EventRecord("e", n, b"%d" % n) for n in range(first, first + 256)])
+        assert await plane.mover.round() == 768
+        (shard,) = (plane.folder / "history").glob("log-*")
+        flip(shard, 40)
+        report = await verify(plane, mend=True)
+        assert report.problems == ()
+        assert report.repaired[-1].what == f"{shard} was discarded: 256 of its 768 events are lost."
+        assert await numbers(plane, "s") == list(range(257, 769))
+    async with opened(archived(tmp_path / "data")) as plane:
+        assert (await verify(plane, deep=True)).problems == ()
+        assert await numbers(plane, "s") == list(range(257, 769))
+
+
+@pytest.mark.parametrize("harm", [HARMS["flipped"], HARMS["gone"], HARMS["a folder"]])
+async def test_a_manifest_of_the_history_that_is_damaged_while_it_is_open_is_written_anew(
+    tmp_path: Path, harm: Callable[[Path], object]
+) -> None:
+    async with opened(archived(tmp_path / "data")) as plane:
+        await moved(plane, "s", 20)
+        harm(plane.folder / "history" / "manifest.json")
+        (problem,) = (await verify(plane)).problems
+        assert "manifest.json" in problem.what
+        report = await verify(plane, mend=True)
+        assert (report.problems, report.repaired) == ((), (problem,))
+        assert await numbers(plane, "s") == list(range(1, 21))
+    async with opened(archived(tmp_path / "data")) as plane:
+        assert (await verify(plane, deep=True)).problems == ()
+        assert await numbers(plane, "s") == list(range(1, 21))
 
 
 async def test_a_history_that_does_not_open_is_left_told(tmp_path: Path) -> None:

@@ -20,9 +20,11 @@ from dataplane.care import verify
 from dataplane.cold_config import ColdConfig
 from dataplane.config import DataPlaneConfig
 from dataplane.errors import BucketUnreachable, Closed, Conflict, Damaged
+from dataplane.logshards import LogEvent
 from dataplane.rocks import Rocks
 from dataplane.rows import SearchQuery
 from dataplane.store import DataPlane, opened
+from tests.dataplane.attached import listed
 from tests.dataplane.boxes import content
 from tests.dataplane.planes import NAME, TENANT, config, filled, rows, vectors
 from tests.dataplane.seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, Seaweed
@@ -93,6 +95,35 @@ async def test_it_archives_by_itself_and_rests_while_nothing_is_written(tmp_path
         assert plane.cold.status().runs == runs
         await plane.upsert(TENANT, NAME, rows(vectors(5), start=50))
         await until(lambda: plane.cold.status().rows == 55)
+
+
+async def shards_in_the_archive(folder: Path) -> set[str]:
+    """The log shards that the newest manifest names."""
+    names = {file.name.rpartition("/")[2] for file in await listed(bucket(folder))}
+    return {name for name in names if name.endswith(".parquet")}
+
+
+async def test_shards_of_the_history_that_were_merged_reach_the_archive_without_a_write(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    async with opened(archived(folder, every_s=0.05)) as plane:
+        for first in (1, 11):
+            plane.old_events.store(
+                [LogEvent(TENANT, "run", seq, "note", 1000 + seq, b"x") for seq in range(first, first + 10)]
+            )
+        await plane.state.put(TENANT, "session", "one", b"said")
+        await until(lambda: plane.cold.status().manifest > 0 and not plane.cold.status().running)
+        await asyncio.sleep(0.3)
+        assert await shards_in_the_archive(folder) == {"log-00000001.parquet", "log-00000002.parquet"}
+        written, number = plane.rocks.writes(), plane.cold.status().manifest
+        plane.old_events.tidy(None)
+        assert plane.rocks.writes() == written
+        await until(lambda: plane.cold.status().manifest > number)
+        assert await shards_in_the_archive(folder) == {"log-00000003.parquet"}
+        await asyncio.sleep(0.3)
+        runs = plane.cold.status().runs
+        await asyncio.sleep(0.3)
+        assert plane.cold.status().runs == runs
+        assert await plane.cold.verify(deep=True) == []
 
 
 async def test_the_status_tells_the_backlog_and_what_the_archive_has(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from dataplane import attachments, keys
@@ -18,6 +19,7 @@ from dataplane.config import DataPlaneConfig
 from dataplane.erasure import Extent, absence, erase, measure
 from dataplane.errors import InvalidInput
 from dataplane.records import EventRecord
+from dataplane.rocks import FAMILIES
 from dataplane.rowcodec import row_batch
 from dataplane.rows import CollectionSpec, Row, SearchQuery
 from dataplane.store import DataPlane, opened
@@ -149,6 +151,61 @@ async def test_a_collection_and_a_tenant_leave_nothing_and_others_keep_all(tmp_p
         await filled(plane, vectors(5))  # the tenant comes back, and begins anew
         await plane.cold.archive_now()
         assert (await verify(plane, deep=True)).problems == ()
+
+
+def naming(folder: Path, tenant: str) -> list[str]:
+    """The files that name a tenant, or its folder of files, as they lie there or decoded; also in their own names."""
+    names = (tenant, attachments.tenant_folder(tenant), attachments.tenant_folder(tenant)[:16])
+    found = []
+    for path in folder.rglob("*"):
+        content = str(path.relative_to(folder)).encode()
+        if path.is_file():
+            content += path.read_bytes()
+            if content.endswith(b"PAR1"):
+                content += str(pq.read_table(path).to_pylist()).encode()
+        if any(name.encode() in content for name in names):
+            found.append(path.relative_to(folder).as_posix())
+    return sorted(found)
+
+
+async def test_nothing_on_box_or_in_the_archive_names_a_tenant_that_was_erased(tmp_path: Path, data: Path) -> None:
+    gone = "zq" + secrets.token_hex(10)
+    async with opened(msgspec.structs.replace(archived(data), history_after_s=0.0)) as plane:
+        plane.state.rosters = (("/house", "tenant"),)
+        for tenant in (gone, "other"):
+            await plane.create_collection(tenant, NAME, CollectionSpec(dimensions=DIMENSIONS))
+            await plane.upsert(tenant, NAME, rows(vectors(50)))
+            await plane.state.put("/house", "tenant", tenant, b"")
+            await plane.state.put(tenant, "session", "s", b"said")
+            folder = data / "library" / "files" / attachments.tenant_folder(tenant)
+            folder.mkdir(parents=True)
+            (folder / "file").write_text("words")
+            await plane.state.append(tenant, "log", [EventRecord("said", 1, b"x")] * 5)
+        await plane.mover.round()
+        await plane.cold.archive_now()
+        await plane.state.append(gone, "more", [EventRecord("said", 1, b"x")] * 5)
+        await plane.cold.archive_now()
+        assert any("/segments/" in name for name in naming(tmp_path, gone))
+        assert (await erase(plane, gone)).left == ()
+        assert [
+            family
+            for family in FAMILIES
+            for key, value in plane.rocks.scan(family, b"")
+            if gone.encode() in key + value
+        ] == []
+        assert await plane.state.get("/house", "tenant", "other") is not None
+        assert naming(tmp_path, "other") != []
+    assert naming(tmp_path, gone) == []
+
+
+async def test_a_tenant_of_which_only_its_place_in_a_list_is_left_is_known_and_erased(data: Path) -> None:
+    async with opened(archived(data)) as plane:
+        plane.state.rosters = (("/house", "tenant"),)
+        await plane.state.put("/house", "tenant", TENANT, b"")
+        assert (await measure(plane, TENANT)).known
+        assert (await erase(plane, TENANT)).left == ()
+        assert not (await measure(plane, TENANT)).known
+        assert await plane.state.rosters_with(TENANT) == []
 
 
 async def test_an_archive_that_is_away_is_in_the_receipt_until_it_is_erased_again(tmp_path: Path, data: Path) -> None:

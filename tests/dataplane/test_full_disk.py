@@ -167,6 +167,24 @@ async def test_what_cannot_be_written_is_taken_back_and_what_is_removed_gives_sp
         assert problems(plane) == []
 
 
+async def test_a_restart_on_a_full_disk_without_a_reserve_says_what_is_needed_and_opens_once_there_is_space(
+    disk: Path,
+) -> None:
+    stored = vectors(3000)
+    async with opened(config(disk / "data")) as plane:
+        await filled(plane, stored)
+        fill_up(disk)
+    (disk / "data" / "reserve").unlink(missing_ok=True)
+    fill_up(disk)
+    with pytest.raises(StorageFull) as refusal:
+        await DataPlane.open(config(disk / "data"))
+    assert "reads go on" not in str(refusal.value)
+    assert f"the disk of {disk / 'data' / 'rocks'} is full" in str(refusal.value)
+    free(disk)
+    async with opened(config(disk / "data")) as plane:
+        assert only(plane).rows == 3000
+
+
 async def test_a_restart_on_a_full_disk_opens_and_answers(disk: Path) -> None:
     stored, queries = vectors(3000), vectors(10, seed=9)
     async with opened(config(disk / "data")) as plane:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,30 +10,10 @@ from dataplane.errors import StorageFull
 from tests.dataplane.keeping import (
     COUNT,
     STORED,
-    heated,
-    prepare,
     right,
     wait_for,
 )
-from tests.dataplane.planes import DIMENSIONS
-from tests.dataplane.stilled import Stilled, stilled
-
-
-@pytest.fixture
-def still(tmp_path: Path) -> Iterator[Stilled]:
-    with stilled(tmp_path, DIMENSIONS) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare(tmp_path_factory.mktemp("prepared"))
-
-
-@pytest.fixture
-def hot(prepared: Path, tmp_path: Path) -> Iterator[Stilled]:
-    with heated(prepared, tmp_path / "hot") as made:
-        yield made
+from tests.dataplane.stilled import Stilled
 
 
 def test_a_step_that_fails_is_told_and_tried_again_after_a_pause(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +23,12 @@ from tests.dataplane.keeping import (
     QUERY,
     STORED,
     due_again,
-    heated,
-    prepare,
     right,
     step,
     warm_up,
 )
 from tests.dataplane.planes import DIMENSIONS, exact
 from tests.dataplane.stilled import Stilled, stilled
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare(tmp_path_factory.mktemp("prepared"))
-
-
-@pytest.fixture
-def hot(prepared: Path, tmp_path: Path) -> Iterator[Stilled]:
-    with heated(prepared, tmp_path / "hot") as made:
-        yield made
-
 
 # Shards
 
@@ -60,8 +46,8 @@ def test_a_shard_of_which_most_rows_have_ended_is_removed(hot: Stilled) -> None:
     right(hot, np.arange(COUNT) >= 320)
 
 
-def test_after_a_start_rows_are_where_they_were(prepared: Path, tmp_path: Path) -> None:
-    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+def test_after_a_start_rows_are_where_they_were(all_in_the_graph: Path, tmp_path: Path) -> None:
+    shutil.copytree(all_in_the_graph, tmp_path, dirs_exist_ok=True)
     with stilled(tmp_path, DIMENSIONS) as still:
         still.work()
         still.keeper.moves.demote(still.collection, np.arange(600))
@@ -78,8 +64,10 @@ def test_after_a_start_rows_are_where_they_were(prepared: Path, tmp_path: Path) 
         right(still)
 
 
-def test_rows_that_were_demoted_and_promoted_again_are_there_once_after_a_start(prepared: Path, tmp_path: Path) -> None:
-    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+def test_rows_that_were_demoted_and_promoted_again_are_there_once_after_a_start(
+    all_in_the_graph: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(all_in_the_graph, tmp_path, dirs_exist_ok=True)
     with stilled(tmp_path, DIMENSIONS) as still:
         still.work()
         for _ in range(2):
@@ -97,8 +85,10 @@ def test_rows_that_were_demoted_and_promoted_again_are_there_once_after_a_start(
         right(still)
 
 
-def test_a_damaged_shard_is_removed_at_the_start_or_when_a_search_meets_it(prepared: Path, tmp_path: Path) -> None:
-    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+def test_a_damaged_shard_is_removed_at_the_start_or_when_a_search_meets_it(
+    all_in_the_graph: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(all_in_the_graph, tmp_path, dirs_exist_ok=True)
     with stilled(tmp_path, DIMENSIONS) as still:
         still.work()
         still.keeper.moves.demote(still.collection, np.arange(600))
@@ -126,8 +116,10 @@ def test_a_damaged_shard_is_removed_at_the_start_or_when_a_search_meets_it(prepa
         right(still)
 
 
-def test_what_knows_rows_that_a_loss_of_power_took_is_thrown_away_at_the_start(prepared: Path, tmp_path: Path) -> None:
-    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+def test_what_knows_rows_that_a_loss_of_power_took_is_thrown_away_at_the_start(
+    all_in_the_graph: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(all_in_the_graph, tmp_path, dirs_exist_ok=True)
     with stilled(tmp_path, DIMENSIONS) as still:
         still.work()
         still.keeper.moves.demote(still.collection, np.arange(COUNT - 50, COUNT))
@@ -312,7 +304,7 @@ def test_a_start_sketches_only_the_rows_that_no_snapshot_has(tmp_path: Path, mon
         still.work()
         alive = np.arange(COUNT + 2) != 3
         assert (
-            still.view.table.sketches[:, still.view.table.alive]
+            still.view.table.sketches(np.flatnonzero(still.view.table.alive))
             == still.collection.sketches_of(STORED[: COUNT + 2][alive])[0]
         ).all()
 

@@ -101,6 +101,10 @@ def test_a_shard_that_is_not_there_is_not_discarded(tmp_path: Path) -> None:
     old.store(events(1))
     with pytest.raises(NotFound):
         old.discard("log-00000002.parquet")
-    assert "its 1 events are lost" in old.discard("log-00000001.parquet")
+    assert "none of its 1 events are lost" in old.discard("log-00000001.parquet")  # for it is well
+    assert status(old).rows == 1
+    (tmp_path / "history" / "log-00000002.parquet").write_bytes(b"")
+    old.reload("log-00000002.parquet")
+    assert "its 1 events are lost" in old.discard("log-00000002.parquet")
     assert status(old) == HistoryStatus()
     old.close()

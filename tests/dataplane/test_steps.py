@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,31 +20,12 @@ from tests.dataplane.keeping import (
     due_again,
     heated,
     hurried,
-    prepare,
     right,
     step,
     warm_up,
 )
-from tests.dataplane.planes import DIMENSIONS, exact, vectors
-from tests.dataplane.stilled import Stilled, now_ms, stilled
-
-
-@pytest.fixture
-def still(tmp_path: Path) -> Iterator[Stilled]:
-    with stilled(tmp_path, DIMENSIONS) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare(tmp_path_factory.mktemp("prepared"))
-
-
-@pytest.fixture
-def hot(prepared: Path, tmp_path: Path) -> Iterator[Stilled]:
-    with heated(prepared, tmp_path / "hot") as made:
-        yield made
-
+from tests.dataplane.planes import exact, vectors
+from tests.dataplane.stilled import Stilled, now_ms
 
 # Merging
 
@@ -276,7 +256,9 @@ def test_a_snapshot_is_written_when_enough_has_changed_or_it_is_quiet(hot: Still
     assert hot.keeper.counts.snapshots == before + 2
 
 
-def test_heat_is_reckoned_without_the_lock(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heat_is_reckoned_without_the_lock(
+    all_in_the_graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reckoned: list[int] = []
 
     def unlocked(accesses: np.ndarray, hours: np.ndarray) -> np.ndarray:
@@ -285,7 +267,7 @@ def test_heat_is_reckoned_without_the_lock(prepared: Path, tmp_path: Path, monke
         return heat_of(accesses, hours)
 
     monkeypatch.setattr(steps, "heat_of", unlocked)
-    with heated(prepared, tmp_path / "hot") as made:
+    with heated(all_in_the_graph, tmp_path / "hot") as made:
         made.keeper.moves.demote(made.collection, np.arange(20))
         warm_up(made, [f"r{n}" for n in range(20)])
         due_again(made)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dataplane import snapshot
+from dataplane.derived import Derived
 from dataplane.errors import (
     AlreadyExists,
     Closed,
@@ -212,8 +213,9 @@ async def squeezed(plane: DataPlane, stored: np.ndarray, share: float) -> None:
     table = plane._collection(TENANT, NAME).table.nbytes
     collection = plane._collection(TENANT, NAME)
     slots = np.arange(int(len(stored) * share), len(stored))
-    await asyncio.to_thread(plane.keeper.moves.demote, collection, slots)
-    await asyncio.to_thread(plane.keeper.steps.rebuild_if_masked, collection)
+    with plane.keeper.held():
+        await asyncio.to_thread(plane.keeper.moves.demote, collection, slots)
+        await asyncio.to_thread(plane.keeper.steps.rebuild_if_masked, collection)
     plane.keeper.memory_bytes = int(table * 1.3 + 4 * DIMENSIONS * 1.4 * len(stored) * share)
     await plane.upsert(TENANT, NAME, rows(vectors(300, seed=77), start=len(stored)))
     await plane.settle(TENANT, NAME)
@@ -470,15 +472,14 @@ async def test_a_data_plane_that_cannot_be_loaded_lets_go_of_its_files(
 ) -> None:
     async with opened(config(tmp_path / "data")) as plane:
         await filled(plane, vectors(20))
-    stray = DataPlane._remove_stray_folders
 
-    def fail(_plane: DataPlane) -> None:
+    def fail(_derived: Derived, _known: object) -> None:
         raise OSError("no more")
 
-    monkeypatch.setattr(DataPlane, "_remove_stray_folders", fail)
-    with pytest.raises(OSError, match="no more"):
-        await DataPlane.open(config(tmp_path / "data"))
-    monkeypatch.setattr(DataPlane, "_remove_stray_folders", stray)
+    with monkeypatch.context() as failing:
+        failing.setattr(Derived, "remove_stray", fail)
+        with pytest.raises(OSError, match="no more"):
+            await DataPlane.open(config(tmp_path / "data"))
     assert [path for path in open_files() if path.startswith(str(tmp_path))] == []
     async with opened(config(tmp_path / "data")) as again:
         assert list(again.collections(TENANT)) == [NAME]

@@ -267,12 +267,33 @@ def test_a_folder_that_is_not_there_is_no_damage(tmp_path: Path) -> None:
         TextIndex.open(tmp_path / "none" / "text.db")
 
 
-def test_what_is_in_the_way_and_is_no_file_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "text.db").mkdir()
+@pytest.mark.parametrize("end", ["", "-wal", "-shm", "-journal"])
+def test_a_folder_that_is_in_the_way_is_removed_and_told(tmp_path: Path, end: str) -> None:
+    TextIndex.open(tmp_path / "text.db").close()
+    (tmp_path / f"text.db{end}").unlink(missing_ok=True)
+    (tmp_path / f"text.db{end}" / "within").mkdir(parents=True)
+    index = TextIndex.open(tmp_path / "text.db")
+    assert f"text.db{end} is no file" in str(index.replaced)
+    index.add([(1, "an apple")], [], 1)
+    index.verify()
+    assert [row for row, _ in index.search("apple", 10)] == [1]
+    index.close()
+    assert TextIndex.open(tmp_path / "text.db").replaced is None
+
+
+def test_a_folder_without_a_file_in_it_that_cannot_be_written_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(Unavailable):
-        TextIndex.open(tmp_path / "text.db")
-    with pytest.raises(Unavailable):
-        TextIndex.remove(tmp_path / "text.db")
+        TextIndex.open(tmp_path / "missing" / "text.db")
+
+
+def test_one_that_stands_in_for_an_index_is_empty_and_closed(tmp_path: Path) -> None:
+    index = TextIndex(tmp_path / "text.db", closed=True)
+    assert (index.seq, index.count(), index.bytes) == (0, 0, 0)
+    with pytest.raises(Closed):
+        index.search("apple", 10)
+    with pytest.raises(Closed):
+        index.add([(1, "an apple")], [], 1)
+    index.close()
 
 
 @pytest.mark.parametrize("statement", ["UPDATE meta SET value = '0.0.0' WHERE name = 'format'", "DROP TABLE vocab"])
