@@ -23,14 +23,14 @@ from agentflow.library.records import HOUSE, Records
 from agentflow.library.refusals import DataUnavailable, NotStored
 from agentflow.library.shelf import Changes, Shelves
 from agentflow.library.values import PageRequest
-from dataplane import care
-from dataplane.cold import cold_folder, default_cold_folder
-from dataplane.erasure import absence, erase, measure
+from dataplane.care import inspection as care
+from dataplane.care.erasure import absence, erase, measure
+from dataplane.cold.tier import cold_folder, default_cold_folder
+from dataplane.cold.uploads import waiting
 from dataplane.errors import DataPlaneError, InvalidInput
-from dataplane.uploads import waiting
 
 if TYPE_CHECKING:
-    from dataplane.archive_export import ArchiveReport
+    from dataplane.cold.archive_export import ArchiveReport
     from dataplane.store import DataPlane
 
 UPLOADS = "library/files"

@@ -22,16 +22,16 @@ import numpy as np
 from benchmarks import crashrows
 from benchmarks.crashmodel import Model
 from benchmarks.crashrows import ROWS, SPECS, TENANT
-from dataplane import manifest
-from dataplane.archive import Archiver
-from dataplane.archive_restore import restore
-from dataplane.bucket import Bucket
+from dataplane.care.verify import verify
+from dataplane.cold import manifest
+from dataplane.cold.archive import Archiver
+from dataplane.cold.archive_restore import restore
+from dataplane.cold.bucket import Bucket
 from dataplane.cold_config import ColdConfig
 from dataplane.config import DataPlaneConfig
-from dataplane.rocks import FAMILIES, Rocks
 from dataplane.rows import SearchQuery
 from dataplane.store import DataPlane, opened
-from dataplane.verify import verify
+from dataplane.truth.rocks import FAMILIES, Rocks
 
 K = 10
 QUERIES = 12

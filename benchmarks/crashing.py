@@ -27,16 +27,16 @@ import uvloop
 
 from benchmarks import crashrows
 from benchmarks.crashrows import DRAFTS, NOTES, ROWS, SPECS, TENANT
-from dataplane.archive import Archiver
-from dataplane.bucket import Bucket
+from dataplane.cold.archive import Archiver
+from dataplane.cold.bucket import Bucket
 from dataplane.cold_config import ColdConfig
 from dataplane.config import DataPlaneConfig
 from dataplane.errors import VersionConflict
 from dataplane.filters import parse_filter
-from dataplane.records import EventRecord
 from dataplane.rows import SearchQuery
 from dataplane.store import DataPlane
-from dataplane.writer import Wait
+from dataplane.truth.records import EventRecord
+from dataplane.truth.writer import Wait
 
 LANES = 4  # over the rows of the first collection
 MEMORY_MB = 64

@@ -32,7 +32,7 @@ from benchmarks.nearest import nearest, recall
 from benchmarks.oracle import best_fixed_share, lfu_share, zipf_draws
 from benchmarks.plane import Answer, Plane
 from benchmarks.report import NotMeasured, percentile
-from dataplane.graph import node_bytes
+from dataplane.hot.graph import node_bytes
 
 SHARE = 0.6  # of the vectors that memory holds
 DROPPED = 100  # queries a round, the page cache dropped before each

@@ -16,8 +16,8 @@ import numpy as np
 from benchmarks.bench import Bench
 from benchmarks.disk import PageCache
 from benchmarks.report import NotMeasured, percentile
-from dataplane.history import History
-from dataplane.logshards import LogEvent
+from dataplane.state.history import History
+from dataplane.state.logshards import LogEvent
 
 EVENTS = 20_000
 STREAMS = 100

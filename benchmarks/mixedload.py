@@ -18,7 +18,7 @@ from benchmarks.disk import fdatasync_s
 from benchmarks.lateness import paced, watched_loop
 from benchmarks.plane import Plane
 from benchmarks.report import percentile
-from dataplane.writer import Wait
+from dataplane.truth.writer import Wait
 
 INSERTS_S = 1000
 SEARCHES_S = 200

@@ -41,7 +41,7 @@ from benchmarks.outagewatch import Watch, seqs
 from benchmarks.report import NotMeasured, last_line, table
 from benchmarks.seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, Seaweed
 from benchmarks.soaking import DIMENSIONS
-from dataplane.bucket import Bucket
+from dataplane.cold.bucket import Bucket
 from dataplane.cold_config import ColdConfig
 from dataplane.config import DataPlaneConfig
 from dataplane.errors import DataPlaneError

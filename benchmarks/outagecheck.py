@@ -16,19 +16,20 @@ import numpy as np
 
 from benchmarks.outagemodel import KIND, Diary, Model
 from benchmarks.outagesearch import Question
-from dataplane import attachments, filelist, keys, manifest, records
-from dataplane.archive_rewrite import deletions_of
-from dataplane.bucket import Bucket
-from dataplane.care import text_built, verify
+from dataplane.care.inspection import text_built, verify
+from dataplane.cold import attachments, filelist, manifest
+from dataplane.cold.archive_rewrite import deletions_of
+from dataplane.cold.bucket import Bucket
+from dataplane.cold.manifest import Collection
+from dataplane.cold.segments import FOLDER as SEGMENTS
+from dataplane.cold.segments import Sealed, fetch, read_entries, read_rows
 from dataplane.errors import DataPlaneError
-from dataplane.manifest import Collection
-from dataplane.records import EventRecord
-from dataplane.rocks import FAMILIES, Rocks
 from dataplane.rows import SearchResult
-from dataplane.segments import FOLDER as SEGMENTS
-from dataplane.segments import Sealed, fetch, read_entries, read_rows
+from dataplane.state.versioned import Versioned
 from dataplane.store import DataPlane
-from dataplane.versioned import Versioned
+from dataplane.truth import keys, records
+from dataplane.truth.records import EventRecord
+from dataplane.truth.rocks import FAMILIES, Rocks
 
 ARCHIVED = tuple(family for family in FAMILIES if family != "dead")  # which tells accelerators what ended
 PAGE = 100

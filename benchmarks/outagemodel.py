@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dataplane.records import EventRecord
 from dataplane.rows import Row, StoredRow
-from dataplane.versioned import Versioned
+from dataplane.state.versioned import Versioned
+from dataplane.truth.records import EventRecord
 
 TENANTS = ("north", "south")
 NOTES, MARKS = "notes", "marks"

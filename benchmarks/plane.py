@@ -20,7 +20,7 @@ from dataplane.filters import Attribute, Filter, parse_filter
 from dataplane.planestatus import CollectionStatus
 from dataplane.rows import CollectionSpec, Row, SearchQuery
 from dataplane.store import DataPlane
-from dataplane.writer import Wait
+from dataplane.truth.writer import Wait
 
 TENANT = "bench"
 NAME = "rows"

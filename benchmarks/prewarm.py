@@ -16,8 +16,8 @@ from benchmarks.bench import Bench
 from benchmarks.corpus import DIMENSIONS
 from benchmarks.disk import drop_pages, resident_share
 from benchmarks.report import NotMeasured, percentile
-from dataplane.clusters import cluster
-from dataplane.shards import Shard, ShardEntry, ShardMeta, ShardRows, write_shard
+from dataplane.warm.clusters import cluster
+from dataplane.warm.shards import Shard, ShardEntry, ShardMeta, ShardRows, write_shard
 
 ROWS = 20_000
 GROUP = 64

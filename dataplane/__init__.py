@@ -1,5 +1,18 @@
 """The data plane: vectors, texts, records and their tiers, in the process that uses them.
 
+    care          verify, repair, back up, erase
+    store         DataPlane: opens and closes everything, in order; planestatus and gauges: how it is
+    tiering       the keeper: what moves between the tiers, and when
+    cold          the archive in a bucket
+    collections   one collection with its tiers, the commands that change it, the searches in it
+    state         versioned records, logs of events, their history
+    hot           delta, graph, sketches, table, attributes, snapshots
+    warm          Parquet shards of vectors
+    words         full text
+    truth         RocksDB, the ring and the one writer
+
+Each may import those below it, and what lies beside them: errors, configuration, values, threads, memory. import-linter looks.
+
 `DataPlane.open` is the door. What goes in and comes out are the values of `rows`, and every error is of `errors`' tree.
 
 The names below are imported when they are first asked for: RocksDB, faiss and Arrow take 300 ms, and a process that reads
@@ -15,7 +28,7 @@ if TYPE_CHECKING:
     from dataplane.config import DataPlaneConfig
     from dataplane.filters import Attribute, Filter, check_attributes, parse_filter
     from dataplane.rows import CollectionSpec, Hit, Location, Row, SearchQuery, SearchResult, StoredRow
-    from dataplane.state import StateStore
+    from dataplane.state.store import StateStore
     from dataplane.store import DataPlane
 
 _PLACES = {
@@ -29,7 +42,7 @@ _PLACES = {
     "Row": "rows",
     "SearchQuery": "rows",
     "SearchResult": "rows",
-    "StateStore": "state",
+    "StateStore": "state.store",
     "StoredRow": "rows",
     "check_attributes": "filters",
     "parse_filter": "filters",

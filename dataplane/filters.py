@@ -1,7 +1,7 @@
 """Attribute filters in OpenAI's language, and the rules for the attributes that they look at. Pure.
 
 A comparison is `{"type": "eq", "key": "lang", "value": "en"}`; a compound is `{"type": "and", "filters": [...]}`.
-`matches` is the definition of what a filter means; `dataplane.attributes` answers the same for many rows at once.
+`matches` is the definition of what a filter means; `dataplane.hot.attributes` answers the same for many rows at once.
 
 Types do not mix: the string "1", the number 1 and true are three different values. A number is an IEEE double, as in most
 readers of JSON, so integers beyond 2**53 are compared as the nearest double. A row that lacks the key differs from every

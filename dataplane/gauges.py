@@ -15,11 +15,11 @@ import numpy as np
 from msgspec import Struct
 
 from dataplane import clock
-from dataplane.collection import Collection
+from dataplane.collections.collection import Collection
 from dataplane.errors import DataPlaneError
+from dataplane.hot.table import FRESH as IN_DELTA
+from dataplane.hot.table import HOT
 from dataplane.planestatus import CollectionStatus, Figures, collection_status
-from dataplane.table import FRESH as IN_DELTA
-from dataplane.table import HOT
 from dataplane.threads import in_thread
 
 EVERY_S = 10.0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dataplane.cold import ColdStatus
-from dataplane.collection import Collection
-from dataplane.due import KeeperCounts
-from dataplane.oldevents import HistoryStatus
-from dataplane.rocks import FAMILIES, Rocks
+from dataplane.cold.tier import ColdStatus
+from dataplane.collections.collection import Collection
+from dataplane.hot.table import FRESH, HOT, LOOSE, WARM
 from dataplane.rows import Metric, SearchResult
-from dataplane.table import FRESH, HOT, LOOSE, WARM
+from dataplane.state.oldevents import HistoryStatus
+from dataplane.tiering.due import KeeperCounts
+from dataplane.truth.rocks import FAMILIES, Rocks
 
 
 class SearchCounts(Struct, kw_only=True):

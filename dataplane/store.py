@@ -28,31 +28,33 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dataplane import clock, keys, searching
-from dataplane.catalog import Create, Drop, stored_collections
-from dataplane.cold import ColdTier
-from dataplane.collection import Collection
-from dataplane.commands import Delete, Touch, Upsert
+from dataplane import clock
+from dataplane.cold.tier import ColdTier
+from dataplane.collections import searching
+from dataplane.collections.catalog import Create, Drop, stored_collections
+from dataplane.collections.collection import Collection
+from dataplane.collections.commands import Delete, Touch, Upsert
+from dataplane.collections.derived import Derived
+from dataplane.collections.rowcodec import row_batch, stored_rows
 from dataplane.config import DataPlaneConfig
-from dataplane.derived import Derived
 from dataplane.errors import Closed, DataPlaneError, InvalidInput, NotFound, Unavailable
 from dataplane.files import storage_errors
 from dataplane.gauges import Gauges
-from dataplane.indexer import Indexer, TextFeed
-from dataplane.keeper import Keeper
 from dataplane.memory import collections_share, memory_bytes, rocks_share
-from dataplane.mover import Mover
-from dataplane.oldevents import OldEvents
 from dataplane.planestatus import PlaneStatus, SearchCounts, state_status
-from dataplane.records import CollectionRecord
-from dataplane.reserve import Lender, Reserve
-from dataplane.rocks import Rocks
-from dataplane.rowcodec import row_batch, stored_rows
 from dataplane.rows import CollectionSpec, Location, Row, SearchQuery, SearchResult, StoredRow
-from dataplane.state import StateStore
-from dataplane.sweeper import Sweeper
+from dataplane.state.mover import Mover
+from dataplane.state.oldevents import OldEvents
+from dataplane.state.store import StateStore
+from dataplane.state.sweeper import Sweeper
 from dataplane.threads import share_cores
-from dataplane.writer import BATCH_ROWS, Command, Wait, Writer
+from dataplane.tiering.keeper import Keeper
+from dataplane.truth import keys
+from dataplane.truth.records import CollectionRecord
+from dataplane.truth.reserve import Lender, Reserve
+from dataplane.truth.rocks import Rocks
+from dataplane.truth.writer import BATCH_ROWS, Command, Wait, Writer
+from dataplane.words.indexer import Indexer, TextFeed
 
 SETTLE_POLL_S = 0.02
 TOUCHES = 64  # searches whose finds are taken up together

@@ -100,7 +100,7 @@ class InFolder:
         return self._opened(lambda plane: perform(plane, work, told))
 
     def _opened(self, ask: Callable[[DataPlane], Awaitable[T]]) -> T:
-        from dataplane.rocks import check_not_lost
+        from dataplane.truth.rocks import check_not_lost
 
         with data_errors():
             check_not_lost(self.folder / "rocks")
@@ -172,7 +172,7 @@ def configured(args: argparse.Namespace) -> DataPlaneConfig:
 
 def archive_of(config: DataPlaneConfig) -> str | None:
     """Where an archive of the data may be: the bucket, which is not asked, or a folder that has something; else None."""
-    from dataplane.cold import cold_folder, default_cold_folder
+    from dataplane.cold.tier import cold_folder, default_cold_folder
 
     cold = config.cold
     if cold.bucket is not None:

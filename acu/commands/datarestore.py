@@ -10,17 +10,17 @@ from acu.commands.dataplace import Told, archive_of, data_errors, ran
 from acu.errors import DataError
 
 if TYPE_CHECKING:
-    from dataplane.archive_restore import RestoreReport
-    from dataplane.bucket import Bucket
+    from dataplane.cold.archive_restore import RestoreReport
+    from dataplane.cold.bucket import Bucket
     from dataplane.config import DataPlaneConfig
-    from dataplane.rocks import Rocks
+    from dataplane.truth.rocks import Rocks
 
 ROCKS_BYTES = 64 << 20  # memory of the database while it is filled
 
 
 def from_backup(folder: Path, config: DataPlaneConfig, told: Told) -> dict[str, Any]:
     """Check the backup, and copy it to the configured folder. Raises DataError; then nothing was restored."""
-    from dataplane import backup
+    from dataplane.care import backup
     from dataplane.errors import AlreadyExists
 
     target = Path(config.path)
@@ -45,7 +45,7 @@ def from_backup(folder: Path, config: DataPlaneConfig, told: Told) -> dict[str, 
 
 def backup_problems(folder: Path, told: Told) -> list[str]:
     """What is wrong with a backup, a sentence each. Raises DataError where there is none."""
-    from dataplane import backup
+    from dataplane.care import backup
 
     with data_errors():
         return backup.check_backup(folder, progress=lambda done, total: told("checking", done, total))
@@ -60,8 +60,8 @@ def from_bucket(config: DataPlaneConfig, told: Told) -> dict[str, Any]:
 
 def _check_there(config: DataPlaneConfig) -> None:
     """Raises what the folder of the archive and that of the data say already, before anything is made."""
-    from dataplane.cold import cold_folder, default_cold_folder
-    from dataplane.rocks import check_not_lost
+    from dataplane.cold.tier import cold_folder, default_cold_folder
+    from dataplane.truth.rocks import check_not_lost
 
     if config.cold.bucket is None and archive_of(config) is None:
         folder = cold_folder(config.cold, default_cold_folder(Path(config.path)))
@@ -70,9 +70,9 @@ def _check_there(config: DataPlaneConfig) -> None:
 
 
 async def _from_bucket(config: DataPlaneConfig, told: Told) -> dict[str, Any]:
-    from dataplane.archive_restore import restore
-    from dataplane.bucket import Bucket
-    from dataplane.cold import default_cold_folder
+    from dataplane.cold.archive_restore import restore
+    from dataplane.cold.bucket import Bucket
+    from dataplane.cold.tier import default_cold_folder
 
     folder = Path(config.path)
     bucket = Bucket(config.cold, default_cold_folder(folder))
@@ -101,7 +101,7 @@ async def _from_bucket(config: DataPlaneConfig, told: Told) -> dict[str, Any]:
 
 def _opened(folder: Path) -> Rocks:
     from dataplane.files import storage_errors
-    from dataplane.rocks import Rocks
+    from dataplane.truth.rocks import Rocks
 
     with storage_errors(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ def _opened(folder: Path) -> Rocks:
 
 async def _size_of(bucket: Bucket) -> int:
     """Bytes of all that the newest whole manifest names; before the folder is touched. Raises NotFound."""
-    from dataplane import manifest as manifests
+    from dataplane.cold import manifest as manifests
     from dataplane.errors import NotFound
 
     shelf = await manifests.shelf(bucket)

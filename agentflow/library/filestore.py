@@ -14,7 +14,7 @@ or its owner deletes it. A record has the size and the SHA-256 of its bytes, by 
 the disk and is no file of ours, such as a folder, is removed from `uploads` and left alone in `files`.
 
 What is told of a name on disk comes from ids that the library made: no caller's text becomes part of a path. The data plane
-archives the files by this layout, and erases a tenant's folder without knowing the library (dataplane/attachments.py).
+archives the files by this layout, and erases a tenant's folder without knowing the library (dataplane/cold/attachments.py).
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from agentflow.library.refusals import DataDamaged, NotStored, QuotaExceeded
 from agentflow.library.shelf import Shelf, Shelves
 from agentflow.library.values import PURPOSES, FileObject, Page, PageRequest
 from dataplane import StateStore
-from dataplane.attachments import FILES, tenant_folder
+from dataplane.cold.attachments import FILES, tenant_folder
+from dataplane.cold.uploads import Upload, difference
 from dataplane.errors import Damaged
 from dataplane.files import sha256_file
-from dataplane.uploads import Upload, difference
 
 MIB: Final = 1 << 20
 MAX_FILENAME: Final = 512

@@ -3,9 +3,9 @@
 Score: from 0 to 1; results come in its order, so a threshold cuts them from the end. It is one of two things:
 
     ranker none    the cosine of the chunk's vector and the query's, and 0 where it is negative: how near it is
-    else           the data plane's fusion of the ranking by vectors and the one by full text (dataplane/fusion.py): how high it
-                   is. A chunk that both have first has 1, one that is first in one and not in the other 0.5, and number n
-                   of a ranking has 61 / (60 + n) of that ranking's half.
+    else           the data plane's fusion (fusion.py) of the ranking by vectors and the one by full text: how high it is. A chunk
+                   that both have first has 1, one that is first in one and not in the other 0.5, and number n of a ranking
+                   has 61 / (60 + n) of that ranking's half.
 
 A fused score does not say how near a chunk is: the first of a store has 0.5 for any query. Whoever wants only what is near
 asks for the ranker `none`. Only the first places of a ranking count (four times FEWEST, or four times the results that are

@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from acu.datametrics import DataCollector
 from dataplane.planestatus import PlaneStatus
-from dataplane.records import EventRecord
 from dataplane.rows import SearchQuery
 from dataplane.store import opened
+from dataplane.truth.records import EventRecord
 from tests.dataplane.planes import NAME, TENANT, config, filled, vectors
 
 

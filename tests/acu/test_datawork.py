@@ -12,7 +12,7 @@ from acu.datawork import perform
 from acu.http.wire.data import BackupBody, EraseBody
 from agentflow.library.records import HOUSE, Records
 from agentflow.library.shelf import Shelves
-from dataplane.care import silent
+from dataplane.care.inspection import silent
 from dataplane.errors import InvalidInput, NotFound
 from dataplane.store import DataPlane, opened
 from tests.dataplane.planes import NAME, TENANT, config, filled, vectors

@@ -18,15 +18,15 @@ from benchmarks import outage
 from benchmarks.outagecheck import archive_problems
 from benchmarks.outagemodel import MARKS, NOTES, Book, Diary, Place
 from benchmarks.outagesearch import Question, Tally, check, difference, differences
-from dataplane import cold
-from dataplane.archive import Archiver
-from dataplane.bucket import Bucket
+from dataplane.cold import tier as cold
+from dataplane.cold.archive import Archiver
+from dataplane.cold.bucket import Bucket
+from dataplane.cold.manifest import shelf
 from dataplane.cold_config import ColdConfig
 from dataplane.errors import ChecksumMismatch
-from dataplane.manifest import shelf
-from dataplane.records import EventRecord
 from dataplane.rows import Hit, Row, SearchQuery, SearchResult, StoredRow
-from dataplane.versioned import Versioned
+from dataplane.state.versioned import Versioned
+from dataplane.truth.records import EventRecord
 from tests.dataplane.boxes import Tenant, ids, open_box
 
 PLACE = Place("north", MARKS)

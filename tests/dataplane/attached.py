@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from dataplane import attachments, filelist, manifest
-from dataplane.archive import Archiver
-from dataplane.archive_restore import RestoreReport, restore
-from dataplane.attachments import Attachment, tenant_folder
-from dataplane.bucket import Bucket
-from dataplane.history import History
-from dataplane.logshards import LogEvent
-from dataplane.rocks import Rocks
+from dataplane.cold import attachments, filelist, manifest
+from dataplane.cold.archive import Archiver
+from dataplane.cold.archive_restore import RestoreReport, restore
+from dataplane.cold.attachments import Attachment, tenant_folder
+from dataplane.cold.bucket import Bucket
+from dataplane.state.history import History
+from dataplane.state.logshards import LogEvent
+from dataplane.truth.rocks import Rocks
 from tests.dataplane.boxes import Tenant, open_box
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dataplane import keys, records
-from dataplane.bucket import Bucket
+from dataplane.cold.bucket import Bucket
 from dataplane.cold_config import ColdConfig
-from dataplane.records import CollectionRecord, EventRecord, RowRecord, StateRecord
-from dataplane.rocks import FAMILIES, Batch, Rocks
+from dataplane.truth import keys, records
+from dataplane.truth.records import CollectionRecord, EventRecord, RowRecord, StateRecord
+from dataplane.truth.rocks import FAMILIES, Batch, Rocks
 
 DIMENSIONS = 8
 ARCHIVED = tuple(family for family in FAMILIES if family != "dead")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dataplane.graph import node_bytes
+from dataplane.hot.graph import node_bytes
 from tests.dataplane.planes import DIMENSIONS, exact, vectors
 from tests.dataplane.stilled import Stilled, now_ms, stilled
 

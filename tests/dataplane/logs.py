@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from dataplane.config import DataPlaneConfig
-from dataplane.mover import Mover
-from dataplane.oldevents import OldEvents
-from dataplane.records import EventRecord
-from dataplane.rocks import Rocks
-from dataplane.state import StateStore
-from dataplane.writer import Writer
+from dataplane.state.mover import Mover
+from dataplane.state.oldevents import OldEvents
+from dataplane.state.store import StateStore
+from dataplane.truth.records import EventRecord
+from dataplane.truth.rocks import Rocks
+from dataplane.truth.writer import Writer
 
 NEVER_MS = 1 << 60  # of events that do not become old
 

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dataplane import searching
-from dataplane.catalog import Create, stored_collections
-from dataplane.changes import RowBatch
-from dataplane.collection import Collection
-from dataplane.commands import Delete, Touch, Upsert
-from dataplane.keeper import Keeper
-from dataplane.nearest import Found, Wanted, nearest
-from dataplane.rocks import Rocks
+from dataplane.care.verify import verify
+from dataplane.collections import searching
+from dataplane.collections.catalog import Create, stored_collections
+from dataplane.collections.changes import RowBatch
+from dataplane.collections.collection import Collection
+from dataplane.collections.commands import Delete, Touch, Upsert
+from dataplane.collections.nearest import Found, Wanted, nearest
+from dataplane.collections.view import CollectionView
 from dataplane.rows import CollectionSpec, Metric, SearchQuery, SearchResult
-from dataplane.verify import verify
-from dataplane.view import CollectionView
-from dataplane.writer import Command, Draft
+from dataplane.tiering.keeper import Keeper
+from dataplane.truth.rocks import Rocks
+from dataplane.truth.writer import Command, Draft
 from tests.dataplane.planes import NAME, TENANT
 
 MIB = 1 << 20

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dataplane.care.verify import verify
 from dataplane.rows import CollectionSpec, Row, SearchQuery
 from dataplane.store import DataPlane, opened
-from dataplane.verify import verify
 from tests.dataplane.planes import config, vectors
 
 MIB = 1 << 20

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataplane import snapshot
+from dataplane.care.verify import verify
 from dataplane.errors import DataPlaneError, StorageFull, Unavailable
+from dataplane.hot import snapshot
 from dataplane.rows import Row, SearchQuery
 from dataplane.store import DataPlane, opened
-from dataplane.verify import verify
 from tests.dataplane.planes import NAME, TENANT, config, filled, only, recall, rows, vectors
 
 DISK = "80m"

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from dataplane import clock
-from dataplane.catalog import stored_collections
+from dataplane.care.verify import verify
+from dataplane.collections.catalog import stored_collections
 from dataplane.errors import NotFound
 from dataplane.rows import CollectionSpec, SearchQuery
 from dataplane.store import opened
-from dataplane.verify import verify
 from tests.dataplane.planes import DIMENSIONS, NAME, TENANT, config, filled, rows, vectors
 
 

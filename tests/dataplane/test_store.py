@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataplane import snapshot
-from dataplane.derived import Derived
+from dataplane.care.verify import verify
+from dataplane.collections.derived import Derived
 from dataplane.errors import (
     AlreadyExists,
     Closed,
@@ -20,9 +20,9 @@ from dataplane.errors import (
     NotFound,
 )
 from dataplane.filters import parse_filter
+from dataplane.hot import snapshot
 from dataplane.rows import CollectionSpec, Metric, Row, SearchQuery
 from dataplane.store import DataPlane, opened
-from dataplane.verify import verify
 from tests.dataplane.planes import DIMENSIONS, NAME, TENANT, config, exact, filled, only, recall, rows, vectors
 
 MIB = 1 << 20

@@ -21,9 +21,9 @@ from agentflow.library.filestore import listed
 from agentflow.library.records import FileRecord
 from agentflow.library.refusals import DiskFull, NotStored, QuotaExceeded
 from agentflow.library.values import PURPOSES, NewStore, PageRequest
-from dataplane.attachments import tenant_folder
+from dataplane.cold.attachments import tenant_folder
+from dataplane.cold.uploads import Upload
 from dataplane.errors import StorageFull, Unavailable
-from dataplane.uploads import Upload
 from tests.agentflow.library.libraries import TENANT, Desk, opened
 
 

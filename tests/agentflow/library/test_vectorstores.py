@@ -14,7 +14,7 @@ from agentflow.library.chunking import ChunkingStrategy
 from agentflow.library.records import StoreRecord
 from agentflow.library.refusals import NotStored, QuotaExceeded, StoreExpired
 from agentflow.library.values import Attachment, FileCounts, NewStore, PageRequest, StoreChanges
-from dataplane.erasure import erase
+from dataplane.care.erasure import erase
 from tests.agentflow.library.libraries import MODEL, TENANT, Desk, opened
 
 FOX = "The quick brown fox jumps over the lazy dog."

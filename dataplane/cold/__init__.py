@@ -1,0 +1,1 @@
+"""Cold: the archive in a bucket, of rows, history and uploaded files."""

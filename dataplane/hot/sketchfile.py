@@ -1,0 +1,65 @@
+"""The sketches of a snapshot: which rows have them, so that a start need not read and sketch their vectors again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from dataplane.hot.table import TableView
+
+PART = 16_384  # rows that are written at a time
+Rows = NDArray[np.uint64]
+Floats = NDArray[np.float32]
+
+
+class SavedSketches(Struct, frozen=True):
+    """Rows, rising, shape [n]; their sketches, shape [words, n], factors [n] and squared lengths [n]; the centre of all."""
+
+    rows: Rows
+    words: NDArray[np.uint64]
+    factors: Floats
+    squares: Floats
+    centre: Floats
+
+    def of(self, rows: Rows) -> tuple[NDArray[np.bool_], tuple[NDArray[np.uint64], Floats, Floats]]:
+        """Which of `rows`, shape [n], are here, and the sketches, factors and squared lengths of those."""
+        places = np.searchsorted(self.rows, rows)
+        known = self.rows.take(places, mode="clip") == rows if len(self.rows) else np.zeros(len(rows), np.bool_)
+        places = places[known]
+        return known, (self.words[:, places], self.factors[places], self.squares[places])
+
+
+def save(path: Path, view: TableView, slots: NDArray[np.int64]) -> None:
+    """Write the sketches of the rows at `slots`, rising, a part after the other. Raises OSError."""
+    kind, npy = _kind(len(view.words)), cast("Any", np.lib.format)
+    with path.open("wb") as file:
+        descr = npy.dtype_to_descr(kind)
+        npy.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": (len(slots),)})
+        for start in range(0, len(slots), PART):
+            here = slots[start : start + PART]
+            part = np.empty(len(here), kind)
+            part["row"], part["words"] = view.rows[here], view.sketches(here).T
+            part["factor"], part["square"] = view.factors[here], view.squares[here]
+            file.write(part.tobytes())
+
+
+def load(path: Path, centre: Floats) -> SavedSketches:
+    """What `save` wrote, with the `centre`, shape [dimensions], that it was made with. Raises OSError, ValueError."""
+    content = np.load(path, allow_pickle=False)
+    if content.dtype != _kind(-(-len(centre) // 64)):
+        raise ValueError(f"{path} does not hold sketches of {len(centre)} dimensions")
+    return SavedSketches(
+        np.ascontiguousarray(content["row"]),
+        np.ascontiguousarray(content["words"].T),
+        np.ascontiguousarray(content["factor"]),
+        np.ascontiguousarray(content["square"]),
+        centre,
+    )
+
+
+def _kind(words: int) -> np.dtype[Any]:
+    return np.dtype([("row", "<u8"), ("words", "<u8", (words,)), ("factor", "<f4"), ("square", "<f4")])

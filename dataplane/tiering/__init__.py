@@ -1,0 +1,1 @@
+"""Tiering: the keeper, which moves rows between the tiers within the memory that there is."""

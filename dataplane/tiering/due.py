@@ -1,0 +1,72 @@
+"""Due: what the keeper remembers of each collection, so that it knows what is due, and what it has done in all.
+
+It is in memory only. After a start every collection begins with a `Due` of that moment.
+"""
+
+from __future__ import annotations
+
+import time
+
+from msgspec import Struct
+
+from dataplane.collections.collection import Collection
+
+
+class KeeperCounts(Struct):
+    """What the keeper has done, in rows and times. For metrics."""
+
+    merged: int = 0
+    demoted: int = 0
+    promoted: int = 0
+    expired: int = 0
+    rebuilds: int = 0
+    snapshots: int = 0
+    failures: int = 0
+
+
+class Due(Struct):
+    """When things were last done for a collection; `time.monotonic()`."""
+
+    promoted_at: float = 0.0
+    discarded_at: float = 0.0
+    reshuffled_at: float = 0.0
+    snapshot_at: float = 0.0
+    snapshot_seq: int = -1
+    snapshot_nodes: int = 0
+    expired_at: float = 0.0
+    trimmed_at: float = 0.0
+    adopted: bool = False
+    paused_until: float = 0.0
+    error: str | None = None  # of the last step, until one goes well
+
+
+class Dues:
+    """Those of all collections. Thread-safe: each call is one operation on a dict or set."""
+
+    def __init__(self) -> None:
+        self._dues: dict[bytes, Due] = {}  # by the collection's scope, which is never used again
+        self._hurried: set[bytes] = set()
+
+    def __len__(self) -> int:
+        return len(self._dues)
+
+    def of(self, collection: Collection) -> Due:
+        """The collection's own; it is changed in place."""
+        return self._dues.setdefault(collection.scope, Due(snapshot_at=time.monotonic(), expired_at=time.monotonic()))
+
+    def forget(self, collection: Collection) -> None:
+        """The collection is gone, or is to be looked at as after a start."""
+        self._dues.pop(collection.scope, None)
+
+    def hurry(self, collection: Collection, *, on: bool) -> None:
+        """Whether what is due for a collection is done whatever its age."""
+        (self._hurried.add if on else self._hurried.discard)(collection.scope)
+
+    def hurried(self, collection: Collection) -> bool:
+        """Whether somebody waits for what is due."""
+        return collection.scope in self._hurried
+
+    @property
+    def error(self) -> str | None:
+        """Why some collection's last step failed."""
+        return next((due.error for due in list(self._dues.values()) if due.error is not None), None)

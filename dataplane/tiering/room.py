@@ -1,0 +1,69 @@
+"""Room: for what there is memory, by what all collections take now.
+
+Memory is bounded by the cap of `Memory` over all collections, as they count it themselves: a row becomes HOT only where there
+is room for it, and what the writing of a shard takes is kept free. Nothing is moved here. In the keeper's thread, or in that of
+whoever holds it; `settled` asks from others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dataplane.collections.collection import FLAT_ROWS, Collection
+from dataplane.hot.graph import node_bytes
+from dataplane.hot.table import LOOSE
+from dataplane.memory import Memory
+
+MERGE_ROWS = 256  # that are moved at a time
+SHARD_ROWS = 16_384
+LEAST_SHARD_ROWS = 64  # a row group
+SHARD_SHARE = 0.1  # of memory that the rows of a shard take while it is written; it is kept free for that
+RECORD_BYTES = 512  # about what a row takes then, beside its vector
+RESERVE = 1.25  # times the live rows: no graph is made with memory for more
+SPARE_SHARE = 0.05  # of the graph, or of free memory, that only promotions use
+
+
+class Room:
+    """`collections` are those that are open."""
+
+    def __init__(self, collections: Callable[[], Sequence[Collection]], memory: Memory) -> None:
+        self.collections = collections
+        self.memory = memory
+
+    def free_bytes(self) -> int:
+        """Count what all collections take, and tell how much more may be taken; below 0: so much must be given back."""
+        taken = self.memory.taken  # first: what the writer takes from here on may be missing in the sum
+        collections = self.collections()
+        large = [collection for collection in collections if collection.table.live > FLAT_ROWS]
+        writing = max((self.shard_rows(one) * _row_bytes(one) for one in large), default=0)
+        used = sum(collection.nbytes for collection in collections)
+        self.memory.counted(used, writing + sum(collection.growing for collection in collections), taken)
+        return self.memory.free
+
+    def for_nodes(self, collection: Collection, count: int, spare: float = SPARE_SHARE) -> bool:
+        """Whether `count` rows can become hot, and the share `spare` is left."""
+        graph = collection.graph
+        if graph is not None and graph.spare >= count + spare * len(graph):
+            return True
+        return self.free_bytes() - spare * self.memory.cap >= count * node_bytes(collection.dimensions)
+
+    def for_delta(self, collection: Collection) -> bool:
+        """Whether all loose rows can be taken into the delta."""
+        growth = collection.delta.growth(collection.counts()[LOOSE])
+        return self.free_bytes() - SPARE_SHARE * self.memory.cap >= growth
+
+    def nodes(self, collection: Collection) -> int:
+        """Nodes for which there is memory, while the collection has no graph."""
+        free = self.free_bytes() - int(SPARE_SHARE * self.memory.cap)
+        wanted = int(RESERVE * collection.table.live) + MERGE_ROWS
+        return min(max(free // node_bytes(collection.dimensions), 0), wanted)
+
+    def shard_rows(self, collection: Collection) -> int:
+        """Rows of a shard, all of which are in memory while it is written."""
+        rows = int(self.memory.cap * SHARD_SHARE) // _row_bytes(collection)
+        return min(max(rows, LEAST_SHARD_ROWS), SHARD_ROWS)
+
+
+def _row_bytes(collection: Collection) -> int:
+    """About what a row takes in memory while its shard is written."""
+    return 4 * collection.dimensions + RECORD_BYTES

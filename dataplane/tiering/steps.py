@@ -1,0 +1,338 @@
+"""Steps: what is due for a collection now, and the one step of it that comes first.
+
+    merge      FRESH -> HOT      the delta's oldest rows, once there are some or they are a moment old
+    adopt      LOOSE -> WARM     rows that a shard already has, after a start
+    mend       WARM -> LOOSE     the rows of a shard that a search found damaged; the shard is removed
+    shrink     HOT -> WARM       when more memory is taken than there may be
+    spill      FRESH -> LOOSE    the same, for collections that are too small for a graph
+    gather     LOOSE -> HOT      rows that are in RocksDB only: after a start, a rebuild, or a burst
+               LOOSE -> WARM     when there is no room for them in the graph and they have become many
+    rebuild    HOT -> LOOSE      when too many nodes of the graph are masked; `gather` builds it anew
+    tidy                         slots of rows that ended are forgotten
+    promote    WARM -> HOT       rows that are clearly hotter than the coldest hot ones, while there is room
+               all               when there is no room and many rows are on the wrong side: the graph is built anew of the hottest
+    discard    WARM -> LOOSE     the rows of a shard of which most have ended; the shard is removed
+    expire                       rows whose time has come are deleted, by a command
+    trim                         what RocksDB notes of rows that ended is removed, once full text and archive have it
+    snapshot                     when enough has changed and some time has passed
+
+A graph whose array would have to move to a larger one, without the memory for both, is built anew with all the memory that it
+may have. To leave the graph costs a rebuild sooner or later, so a row that is in it stays until another is clearly hotter
+(`CLEARLY`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataplane import clock
+from dataplane.cold import archive_position
+from dataplane.collections.collection import FLAT_ROWS, Collection
+from dataplane.collections.commands import Expire, Forget
+from dataplane.errors import Closed
+from dataplane.hot.graph import node_bytes
+from dataplane.hot.table import FRESH, HOT, LOOSE, SCANNED, WARM, TableView, heat_of
+from dataplane.tiering.due import Dues, KeeperCounts
+from dataplane.tiering.moves import MASKED_SHARE, Moves
+from dataplane.tiering.room import MERGE_ROWS, SHARD_ROWS, Room
+from dataplane.truth import keys
+from dataplane.truth.writer import Command
+
+MERGE_FROM = 64
+MERGE_AFTER_S = 0.2
+OVERFLOW_ROWS = 4096  # loose rows are found by their sketches; a shard of fewer is not worth its file
+SHRINK_SHARE = 0.05  # of memory that is given back beyond what must be
+CLEARLY = 0.4  # of heat: half as many accesses again
+DRIFT_SHARE = 0.1  # of the graph that should be exchanged before it is built anew
+RESHUFFLE_EVERY_S = 60.0
+DRIFT_EVERY_S = 10.0
+PROMOTE_ROWS = 512
+PROMOTE_EVERY_S = 1.0
+DEAD_SHARE = 0.5  # of a shard
+DISCARD_EVERY_S = 30.0
+SNAPSHOT_SHARE = 0.1  # of the graph that has changed
+SNAPSHOT_EVERY_S = 60.0
+SNAPSHOT_IDLE_S = 5.0
+EXPIRE_EVERY_S = 5.0
+EXPIRE_ROWS = 128
+TRIM_EVERY_S = 60.0
+TRIM_ROWS = 4096
+
+
+class Steps:
+    """Each step returns whether it did something: nothing where it is not due. `submit` hands a command to the writer."""
+
+    def __init__(
+        self, moves: Moves, room: Room, due: Dues, counts: KeeperCounts, submit: Callable[[Command], None]
+    ) -> None:
+        self._moves = moves
+        self._room = room
+        self._due = due
+        self._counts = counts
+        self._submit = submit
+
+    def settled(self, collection: Collection) -> bool:
+        """Whether nothing is left to be moved, and the snapshot is of now."""
+        due = self._due.of(collection)
+        counts, graph = collection.counts(), collection.graph
+        if graph is None and collection.table.live <= FLAT_ROWS:
+            return due.adopted and not (counts[LOOSE] and self._room.for_delta(collection))
+        fresh, loose = counts[FRESH], counts[LOOSE]
+        loose = loose >= OVERFLOW_ROWS or (loose > 0 and self._room.for_nodes(collection, MERGE_ROWS))
+        over = counts[HOT] and graph is not None and self._room.free_bytes() < 0
+        saved = graph is None or due.snapshot_seq == collection.published
+        return not fresh and not loose and not over and due.adopted and saved
+
+    def take_one(self, collection: Collection) -> bool:
+        """One step of what is due; False if nothing is."""
+        return (
+            self.merge(collection)
+            or self.adopt(collection)
+            or self.mend(collection)
+            or self.shrink(collection)
+            or self.spill(collection)
+            or self.gather(collection)
+            or self.rebuild_if_masked(collection)
+            or self.tidy(collection)
+            or self.promote(collection)
+            or self.discard(collection)
+            or self.expire(collection)
+            or self.trim(collection)
+            or self.snapshot(collection)
+        )
+
+    def merge(self, collection: Collection) -> bool:
+        """The oldest new rows become hot, or loose where there is no room; not in a collection that is small."""
+        waiting = len(collection.delta)
+        if not waiting or (collection.graph is None and collection.table.live <= FLAT_ROWS):
+            return False
+        idle = time.monotonic() - collection.changed_at > MERGE_AFTER_S or self._due.hurried(collection)
+        if waiting < MERGE_FROM and not idle:
+            return False
+        with collection.lock:
+            delta = collection.delta.view(MERGE_ROWS)
+        fits = self._moves.make_room(collection, len(delta))
+        self._moves.into_graph(collection, delta.rows, delta.vectors, to_graph=fits)
+        with collection.lock:
+            collection.delta.drop(len(delta))
+        self._counts.merged += len(delta)
+        return True
+
+    def adopt(self, collection: Collection) -> bool:
+        """What shards have, once after a start."""
+        due = self._due.of(collection)
+        if due.adopted:
+            return False
+        due.adopted = True
+        self._moves.adopt(collection)
+        return True
+
+    def mend(self, collection: Collection) -> bool:
+        """A shard that a search could not read."""
+        if not collection.damaged:
+            return False
+        group, why = collection.damaged.popitem()
+        with contextlib.suppress(Closed):  # with another of its groups it has gone already
+            self._moves.abandon_shard(collection, collection.shards.shard_of(group), why)
+        return True
+
+    def shrink(self, collection: Collection) -> bool:
+        """With more memory taken than may be, the coldest hot rows become warm, and the graph is built anew of the others.
+
+        Somewhat more goes than must, or the next rows to come would have it built anew again.
+        """
+        over = -self._room.free_bytes()
+        if over <= 0 or collection.graph is None or not collection.counts()[HOT]:
+            return False
+        view, heat = _heated(collection)
+        hot = np.flatnonzero(view.alive & (view.place == HOT))
+        over += int(SHRINK_SHARE * self._room.memory.cap)
+        count = min(len(hot), over // node_bytes(collection.dimensions) + MERGE_ROWS)
+        coldest = np.sort(hot[np.argsort(heat[hot], kind="stable")[:count]])
+        del view, heat, hot  # a table that grows meanwhile would be in memory twice
+        self._moves.shrink(collection, coldest)
+        return True
+
+    def spill(self, collection: Collection) -> bool:
+        """Too much memory is taken, and this is the small collection that was not changed for longest: its rows become loose."""
+        if collection.graph is not None or not len(collection.delta) or self._room.free_bytes() >= 0:
+            return False
+        flat = [one for one in self._room.collections() if one.graph is None and len(one.delta)]
+        if collection is not min(flat, key=lambda one: one.changed_at):
+            return False
+        self._moves.empty_delta(collection)
+        return True
+
+    def gather(self, collection: Collection) -> bool:
+        """Loose rows become hot while there is room, the oldest first; else many of them become warm.
+
+        A collection that has become small is scanned as a whole instead, if there is memory for it.
+        """
+        count = collection.counts()[LOOSE]
+        if not count or (collection.graph is None and collection.table.live <= FLAT_ROWS and not len(collection.delta)):
+            if not count or not self._room.for_delta(collection):
+                return False
+            self._moves.into_delta(collection)
+            return True
+        if not self._moves.make_room(collection, min(count, MERGE_ROWS)):
+            if count < OVERFLOW_ROWS:
+                return False
+            self._moves.demote(collection, collection.table.view().first_at(LOOSE, SHARD_ROWS))
+            return True
+        view = collection.table.view()
+        loose = view.rows[view.first_at(LOOSE, MERGE_ROWS)]
+        rows, vectors = collection.stored_vectors(loose)
+        self._moves.into_graph(collection, rows, vectors, to_graph=True)
+        collection.leave_out(np.setdiff1d(loose, rows))
+        return True
+
+    def rebuild_if_masked(self, collection: Collection) -> bool:
+        """The graph, once too many of its nodes are of rows that ended or left it."""
+        graph = collection.graph
+        if graph is None or graph.masked < FLAT_ROWS or graph.masked < MASKED_SHARE * len(graph):
+            return False
+        del graph  # its memory is needed while the table is made anew
+        self._moves.drop_graph(collection)
+        self._moves.compact_table(collection)
+        return True
+
+    def tidy(self, collection: Collection) -> bool:
+        """Where many rows ended that no graph had: they were new, or warm."""
+        table = collection.table
+        if table.ended < max(FLAT_ROWS, MASKED_SHARE * len(table)):
+            return False
+        self._moves.compact_table(collection)
+        return True
+
+    def promote(self, collection: Collection) -> bool:
+        """The hottest warm rows become hot, at most PROMOTE_ROWS a second; or the graph is built anew, if that is worth it."""
+        due = self._due.of(collection)
+        now = time.monotonic()
+        if now - due.promoted_at < PROMOTE_EVERY_S or not collection.counts()[WARM]:
+            return False
+        due.promoted_at = now
+        view, heat = _heated(collection)
+        warm = np.flatnonzero(view.alive & (view.place == WARM))
+        hot = np.flatnonzero(view.alive & (view.place == HOT))
+        wanted = warm
+        if len(warm) > PROMOTE_ROWS:
+            wanted = warm[np.argpartition(heat[warm], len(warm) - PROMOTE_ROWS)[-PROMOTE_ROWS:]]
+        if len(hot):
+            wanted = wanted[heat[wanted] > heat[hot].min() + CLEARLY]
+        if len(wanted) and self._moves.make_room(collection, len(wanted), spare=0):
+            rows, vectors = collection.stored_vectors(view.rows[wanted])
+            self._moves.into_graph(collection, rows, vectors, to_graph=True)
+            self._counts.promoted += len(rows)
+            return True
+        if now - due.reshuffled_at < RESHUFFLE_EVERY_S:
+            return False
+        due.reshuffled_at = (
+            now - RESHUFFLE_EVERY_S + DRIFT_EVERY_S
+        )  # when it is looked for again, if it is not worth it now
+        if not (pairs := min(len(warm), len(hot))):
+            return False
+        if pairs < len(warm):
+            warm = warm[np.argpartition(heat[warm], len(warm) - pairs)[len(warm) - pairs :]]
+        warm = warm[np.argsort(-heat[warm], kind="stable")]
+        hot = hot[np.argsort(heat[hot], kind="stable")]
+        drift = int(np.count_nonzero(heat[warm[:pairs]] > heat[hot[:pairs]] + CLEARLY))
+        if drift < max(DRIFT_SHARE * len(hot), MERGE_ROWS):
+            return False
+        due.reshuffled_at = now
+        hotter, colder = view.rows[warm[:drift]], view.rows[hot[:drift]]
+        del view, heat, warm, hot, wanted  # a table that grows meanwhile would be in memory twice
+        self._moves.reshuffle(collection, hotter, colder)
+        return True
+
+    def discard(self, collection: Collection) -> bool:
+        """The first shard of which most rows have ended."""
+        due = self._due.of(collection)
+        now = time.monotonic()
+        if now - due.discarded_at < DISCARD_EVERY_S and not self._due.hurried(collection):
+            return False
+        due.discarded_at = now
+        view = collection.table.view()
+        groups = view.group[view.alive & (view.group >= 0)]
+        for entry in collection.shards.entries:
+            numbers = collection.shards.numbers_of(entry.name)
+            live = np.count_nonzero((groups >= numbers.start) & (groups < numbers.stop))
+            if live < (1 - DEAD_SHARE) * entry.rows:
+                self._moves.abandon_shard(collection, entry.name, "")
+                return True
+        return False
+
+    def expire(self, collection: Collection) -> bool:
+        """Rows whose time has come, some thousands at a time. The commands are on their way when this returns."""
+        due = self._due.of(collection)
+        now = time.monotonic()
+        if now - due.expired_at < EXPIRE_EVERY_S and not self._due.hurried(collection):
+            return False
+        due.expired_at = now
+        now_ms = clock.now_ms()
+        view = collection.table.view()
+        over = np.flatnonzero(view.alive & (view.expires_ms <= now_ms))[: 32 * EXPIRE_ROWS]
+        for start in range(0, len(over), EXPIRE_ROWS):
+            self._submit(Expire(collection, view.rows[over[start : start + EXPIRE_ROWS]].tolist(), now_ms))
+        self._counts.expired += len(over)
+        return False
+
+    def trim(self, collection: Collection) -> bool:
+        """`dead` entries that neither the full text nor the archive needs any more are removed, by commands."""
+        due = self._due.of(collection)
+        now = time.monotonic()
+        if now - due.trimmed_at < TRIM_EVERY_S and not self._due.hurried(collection):
+            return False
+        due.trimmed_at = now
+        first = collection.rocks.first_key("dead", collection.scope)
+        if first is None:
+            return False
+        through = collection.published if collection.text is None else collection.text.index.sync()
+        if archive_position.load(collection.rocks) is not None:  # there is an archive
+            number = collection.record.number
+            through = min(through, archive_position.archived_seq(collection.rocks, collection.tenant, number))
+        last = collection.scope + keys.number(through)
+        if first > last:
+            return False
+        with contextlib.closing(collection.rocks.scan("dead", collection.scope)) as found:
+            ended = list(itertools.takewhile(last.__ge__, (key for key, _ in itertools.islice(found, TRIM_ROWS))))
+        for start in range(0, len(ended), EXPIRE_ROWS):
+            self._submit(Forget(collection, ended[start : start + EXPIRE_ROWS]))
+        if len(ended) == TRIM_ROWS:
+            due.trimmed_at = now - TRIM_EVERY_S + PROMOTE_EVERY_S  # there is more
+        return False
+
+    def snapshot(self, collection: Collection) -> bool:
+        """Of the graph, when enough of it has changed, it is quiet, or somebody waits."""
+        due = self._due.of(collection)
+        graph, seq = collection.graph, collection.published
+        if graph is None or due.snapshot_seq == seq:
+            return False
+        now = time.monotonic()
+        changed = max(len(graph) - due.snapshot_nodes, seq - due.snapshot_seq)
+        enough = changed > SNAPSHOT_SHARE * len(graph) and now - due.snapshot_at > SNAPSHOT_EVERY_S
+        idle = now - collection.changed_at > SNAPSHOT_IDLE_S and now - due.snapshot_at > SNAPSHOT_IDLE_S
+        if not (enough or idle or self._due.hurried(collection)):
+            return False
+        self._moves.save_snapshot(collection)
+        return True
+
+
+def _heated(collection: Collection) -> tuple[TableView, NDArray[np.float32]]:
+    """The table of now, and the heat of each of its slots, below that of a row that was read once in the last hour of all.
+
+    In parts, and in half the bytes: for a million rows all at once would take tens of megabytes that nobody has counted.
+    """
+    with collection.lock:
+        view, (accesses, hours) = collection.table.view(), collection.table.accessed()
+    heat = np.empty(len(view), np.float32)
+    least = heat_of(np.ones(1, np.float32), hours.max(initial=0, keepdims=True))
+    for start in range(0, len(heat), SCANNED):
+        part = slice(start, start + SCANNED)
+        heat[part] = heat_of(accesses[part], hours[part]) - least
+    return view, heat

@@ -1,0 +1,1 @@
+"""Warm: Parquet shards of vectors that left memory, and what writes and reads them."""

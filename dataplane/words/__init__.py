@@ -1,0 +1,1 @@
+"""Words: the full text of a collection, in every language."""

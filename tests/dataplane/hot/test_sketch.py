@@ -1,0 +1,97 @@
+"""Sketches: what they estimate is near the truth, and the best of them hold the true nearest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dataplane.hot.sketch import CHUNK, QUERY_BITS, Sketcher
+from tests.dataplane.planes import vectors
+
+
+def signs(words: np.ndarray, dimensions: int) -> np.ndarray:
+    """+1 and -1 of each row and dimension, shape [n, dimensions]."""
+    bits = np.unpackbits(np.ascontiguousarray(words.T, "<u8").view(np.uint8), axis=1, bitorder="little")[:, :dimensions]
+    return bits.astype(np.float64) * 2 - 1
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 7, 48, 65, 256, 600])
+def test_an_estimate_is_the_formula_up_to_the_rounding_of_the_query(dimensions: int) -> None:
+    rng = np.random.default_rng(dimensions)
+    stored = rng.standard_normal((200, dimensions)).astype(np.float32) + 0.3
+    query = rng.standard_normal(dimensions).astype(np.float32)
+    sketcher = Sketcher(dimensions, stored.mean(axis=0))
+    words, factors = sketcher.encode(stored)
+    assert words.shape == (-(-dimensions // 64), 200)
+    rotated = sketcher._rotate(query.reshape(1, -1))[0].astype(np.float64)
+    step = (rotated.max() - rotated.min()) / (2**QUERY_BITS - 1)
+    formula = query @ sketcher.centre + factors * (signs(words, dimensions) @ rotated)
+    allowed = factors * dimensions * step / 2 + 1e-3
+    assert (np.abs(sketcher.query(query).estimate(words, factors) - formula) <= allowed).all()
+
+
+@pytest.mark.parametrize("dimensions", [3, 48, 100, 600])
+def test_the_rotation_keeps_lengths_and_inner_products(dimensions: int) -> None:
+    pair = np.random.default_rng(1).standard_normal((2, dimensions)).astype(np.float32)
+    rotated = Sketcher(dimensions)._rotate(pair)
+    np.testing.assert_allclose(rotated @ rotated.T, pair @ pair.T, rtol=1e-3, atol=1e-3)
+
+
+def test_of_one_dimension_the_estimate_is_the_truth() -> None:
+    sketcher = Sketcher(1)
+    stored = np.array([[3.0], [-2.0], [0.5]], np.float32)
+    words, factors = sketcher.encode(stored)
+    estimates = sketcher.query(np.array([2.0], np.float32)).estimate(words, factors)
+    np.testing.assert_allclose(estimates, [6.0, -4.0, 1.0], atol=1e-5)
+
+
+def test_a_row_at_the_centre_is_estimated_exactly_and_a_query_of_zeros_gives_zero() -> None:
+    centre = vectors(1)[0]
+    sketcher = Sketcher(48, centre)
+    words, factors = sketcher.encode(np.stack([centre, vectors(1, seed=4)[0]]))
+    query = vectors(1, seed=9)[0]
+    assert factors[0] == 0
+    assert sketcher.query(query).estimate(words, factors)[0] == pytest.approx(float(query @ centre), abs=1e-6)
+    assert sketcher.query(np.zeros(48, np.float32)).estimate(words, factors) == pytest.approx([0.0, 0.0], abs=1e-6)
+
+
+@pytest.mark.parametrize(("dimensions", "candidates", "least"), [(48, 800, 0.99), (256, 200, 0.99)])
+def test_the_best_by_sketch_hold_the_true_nearest(dimensions: int, candidates: int, least: float) -> None:
+    stored = vectors(8000, dimensions=dimensions)
+    sketcher = Sketcher(dimensions, stored[:512].mean(axis=0, dtype=np.float32))
+    words, factors = sketcher.encode(stored)
+    held = 0
+    for query in vectors(20, seed=9, dimensions=dimensions):
+        estimates = sketcher.query(query).estimate(words, factors)
+        best = np.argpartition(-estimates, candidates)[:candidates]
+        held += len(set(np.argsort(-(stored @ query))[:10].tolist()) & set(best.tolist()))
+    assert held / 200 >= least
+
+
+def test_the_centre_makes_estimates_of_vectors_that_have_much_in_common_better() -> None:
+    stored, query = vectors(3000, dimensions=128) + np.float32(0.2), vectors(1, seed=9, dimensions=128)[0]
+    errors = []
+    for centre in (None, stored.mean(axis=0, dtype=np.float32)):
+        sketcher = Sketcher(128, centre)
+        estimates = sketcher.query(query).estimate(*sketcher.encode(stored))
+        errors.append(float(np.std(estimates - stored @ query)))
+    assert errors[1] < errors[0]
+
+
+def test_many_rows_are_estimated_as_they_are_one_by_one() -> None:
+    stored = vectors(CHUNK + 5)
+    sketcher = Sketcher(48)
+    words, factors = sketcher.encode(stored)
+    query = sketcher.query(vectors(1, seed=9)[0])
+    whole = query.estimate(words, factors)
+    for row in (0, CHUNK - 1, CHUNK, CHUNK + 4):
+        assert query.estimate(words[:, [row]], factors[[row]])[0] == pytest.approx(whole[row], abs=1e-6)
+    assert query.estimate(words[:, :0], factors[:0]).shape == (0,)
+
+
+def test_the_same_centre_gives_the_same_sketches_in_any_process() -> None:
+    stored = vectors(50)
+    one, other = (Sketcher(48, stored[0]).encode(stored) for _ in range(2))
+    assert (one[0] == other[0]).all()
+    assert (one[1] == other[1]).all()
+    assert one[0].ravel()[:2].tolist() == Sketcher(48, stored[0]).encode(stored[:2])[0].ravel().tolist()
