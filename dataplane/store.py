@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from dataplane import clock
 from dataplane.cold.tier import ColdTier
-from dataplane.collections import searching
+from dataplane.collections import loading, searching
 from dataplane.collections.catalog import Create, Drop, stored_collections
 from dataplane.collections.collection import Collection
 from dataplane.collections.commands import Delete, Touch, Upsert
@@ -189,7 +189,7 @@ class DataPlane:
         record = await self.writer.submit(Create(tenant, name, spec, clock.now_ms()), "durable")
         collection = self._made(tenant, record)
         try:
-            await asyncio.to_thread(collection.load)
+            await asyncio.to_thread(loading.load, collection)
             if collection.text is not None and collection.text.unopened is not None:
                 raise collection.text.unopened
         except DataPlaneError:  # its files cannot be made: nothing of it is to stay

@@ -12,30 +12,24 @@ rows that it moved elsewhere, it waits until the searches that began before the 
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dataplane import clock
 from dataplane.collections.changes import Change
 from dataplane.collections.readers import Readers
 from dataplane.collections.view import CollectionView
 from dataplane.errors import Damaged, DimensionMismatch, InvalidInput
-from dataplane.hot import snapshot
 from dataplane.hot.attributes import AttributeColumns
 from dataplane.hot.delta import Delta
 from dataplane.hot.graph import Graph
 from dataplane.hot.sketch import Sketcher
-from dataplane.hot.sketchfile import SavedSketches
 from dataplane.hot.table import HOT, LOOSE, WARM, Table
 from dataplane.memory import Memory
 from dataplane.rows import Metric
@@ -56,15 +50,12 @@ UNBOUNDED = 1 << 62
 SHORTEST, LONGEST = 1e-15, 1e18  # vectors whose squares are float32
 ENDED_KEPT = 4096
 ATTRIBUTES_GROW_BY = 4  # an array of attributes grows by such a part of it
-LOAD_ROWS = 512  # read, sketched and taken in at a time while a collection is loaded
+CENTRE_ROWS = 512  # the first of the rows that are sketched: their mean is the centre
 
 
-class Part:
-    """Stored rows that are taken in together: their numbers and records."""
-
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-        self.records: list[RowRecord] = []
+def lost_vector(row: int) -> str:
+    """What is said of a row that has none."""
+    return f"row {row} has lost its vector. No search for a vector finds it: store it again, or delete it."
 
 
 class Collection:
@@ -80,11 +71,11 @@ class Collection:
         memory: Memory | None = None,
     ) -> None:
         self.rocks = rocks
-        self._memory = memory or Memory(UNBOUNDED)
+        self.memory = memory or Memory(UNBOUNDED)
         self.tenant = tenant
         self.record = record
         self.folder = folder
-        self._wake = wake
+        self.wake = wake
         self.name = record.name
         self.dimensions = record.dimensions
         self.metric: Metric = record.metric  # type: ignore[assignment]  # checked when it was made
@@ -110,130 +101,9 @@ class Collection:
         self.ends = 0  # rows that have ended since it was loaded
         self.ended: deque[int] = deque(maxlen=ENDED_KEPT)  # the latest of them, for searches that began before
 
-    # Loading
-
-    def load(self) -> None:
-        """Bring memory up to RocksDB. Rows are LOOSE afterwards, or in the delta if they are few."""
-        with ThreadPoolExecutor(1, thread_name_prefix="dataplane-load") as beside:
-            graph = beside.submit(snapshot.load, self.folder, Graph(self.dimensions, self.metric))
-            self._take_in_all(saved=True)
-            self.shards.open(self.seq)
-            self._take_up_snapshot(graph)
-        if self.record.text:
-            self.text = TextFeed(self.rocks, self.scope, self.folder / "text.sqlite", self._wake)
-            self.text.open(self.seq)
-            self._wake(False)
-
-    def _take_in_all(self, *, saved: bool = False) -> None:
-        """`saved`: use the sketches that the snapshot has."""
-        stored = self.rocks.get("meta", self.seq_key)
-        self.seq = self.published = int.from_bytes(stored, "big") if stored else 0
-        sketches = snapshot.load_sketches(self.folder, self.dimensions, self.seq) if saved else None
-        if sketches is not None:
-            self.sketcher = Sketcher(self.dimensions, sketches.centre)
-        scan = self.rocks.scan("rows", self.scope)
-        # Another thread reads the vectors of the next part, and sketches them, while this one takes a part in.
-        with contextlib.closing(scan), ThreadPoolExecutor(1, thread_name_prefix="dataplane-load") as beside:
-            part = self._next_part(scan)
-            flat = len(part.records) < LOAD_ROWS  # there are no more
-            reading = beside.submit(self._read, part, sketches, sketched=not flat)
-            while part.records:
-                following = self._next_part(scan)
-                ahead = beside.submit(self._read, following, sketches, sketched=not flat)
-                self._take_in(part, *reading.result())
-                part, reading = following, ahead
-
-    def _next_part(self, scan: Iterator[tuple[bytes, bytes]]) -> Part:
-        part = Part()
-        for key, value in itertools.islice(scan, LOAD_ROWS):
-            part.numbers.append(int.from_bytes(key[-8:], "big"))
-            part.records.append(records.decode(RowRecord, value))
-        return part
-
-    def _read(self, part: Part, saved: SavedSketches | None, *, sketched: bool) -> tuple[Rows, Floats, Sketches | None]:
-        """Which of the rows have a vector, the vectors, and their sketches, if these are wanted.
-
-        Where all have a saved sketch, they had a vector when it was made, and no vectors are read.
-        """
-        numbers = np.array(part.numbers, np.uint64)
-        if sketched and saved is not None:
-            known, sketches = saved.of(numbers)
-            if known.all():
-                return numbers, np.empty((0, self.dimensions), np.float32), sketches
-        have, vectors = self.stored_vectors(numbers)
-        return have, vectors, self.sketches_of(vectors) if sketched and len(have) else None
-
-    def remake(self) -> None:
-        """Make memory anew from RocksDB, without graph and shards. In the writer's thread, while the keeper is held."""
-        made = Collection(self.rocks, self.tenant, self.record, self.folder, self._wake, self._memory)
-        made._take_in_all()
-        with self.lock:
-            old, (accesses, hours) = self.table.view(), self.table.accessed()
-            slots = made.table.view().slots_of(old.rows)
-            made.table.set_accessed(slots[slots >= 0], accesses[slots >= 0], hours[slots >= 0])
-            self.table, self.attributes, self.delta = made.table, made.attributes, made.delta
-            self.sketcher, self.graph = made.sketcher, None
-            self.problems += made.problems
-        self.readers.wait_for_earlier()
-
-    def _take_up_snapshot(self, loading: Future[snapshot.Loaded | None]) -> None:
-        """Rows that the snapshot's graph has are HOT. A snapshot that is damaged is noted and removed."""
-        try:
-            loaded = loading.result()
-        except Damaged as error:
-            self.problems.append(f"{error} The graph is built anew.")
-            snapshot.remove(self.folder)
-            return
-        if loaded is None:
-            return
-        if loaded.seq > self.seq:
-            self.problems.append(
-                f"the snapshot in {self.folder} knows rows that a loss of power took. It is made anew."
-            )
-            snapshot.remove(self.folder)
-            return
-        view = self.table.view()
-        heated = view.slots_of(loaded.heat[0].astype(np.uint64))
-        known = heated >= 0
-        self.table.set_accessed(heated[known], *loaded.heat[1:, known].astype(np.float32))
-        if loaded.graph is None or not len(view):
-            return
-        slots = view.slots_of(loaded.graph.rows)
-        known = slots >= 0
-        known[known] = view.place[slots[known]] == LOOSE  # a small collection is in the delta as a whole
-        nodes = np.flatnonzero(known)
-        # A row that left the graph and came back has two nodes: the later one counts.
-        moved, last = np.unique(slots[nodes][::-1], return_index=True)
-        nodes = nodes[::-1][last]
-        self.table.set_nodes(moved, nodes)
-        self.table.move(moved, HOT)
-        for node in np.setdiff1d(np.arange(len(slots)), nodes).tolist():
-            loaded.graph.end(node)
-        self.graph = loaded.graph
-
-    def _take_in(self, part: Part, numbers: Rows, vectors: Floats, sketches: Sketches | None) -> None:
-        """Add stored rows to table and attributes; those without sketches into the delta, if there is room."""
-        found = part.records
-        if len(numbers) < len(found):
-            lost = np.setdiff1d(np.array(part.numbers, np.uint64), numbers)
-            self.problems += [_lost(row) for row in lost.tolist()]
-            there = np.isin(np.array(part.numbers, np.uint64), numbers)
-            found = list(itertools.compress(found, there))
-        if not len(numbers):
-            return
-        self._memory.took(self.table.growth(len(numbers)))
-        slots = self.table.append(
-            numbers,
-            [record.id for record in found],
-            [record.expires_ms for record in found],
-            clock.hour(clock.now_ms()),
-        )
-        self.attributes.append([record.attributes for record in found])
-        if sketches is None and self._memory.take(self.delta.growth(len(numbers))):
-            self.delta.append(numbers, vectors)
-        else:
-            self.table.set_sketches(slots, *(sketches or self.sketches_of(vectors)))
-            self.table.move(slots, LOOSE)
+    def empty(self) -> Collection:
+        """The same collection, of which nothing is in memory."""
+        return Collection(self.rocks, self.tenant, self.record, self.folder, self.wake, self.memory)
 
     # Reading
 
@@ -309,7 +179,7 @@ class Collection:
         batches = [change.batch for change in changes if change.batch is not None]
         rows = np.array([change.first + at for change in changes for at in range(len(change.texts))], np.uint64)
         vectors = batches[0].vectors if len(batches) == 1 else np.concatenate([batch.vectors for batch in batches])
-        self._memory.took(self.table.growth(len(rows)))
+        self.memory.took(self.table.growth(len(rows)))
         slots = self.table.append(
             rows,
             [id_ for batch in batches for id_ in batch.ids],
@@ -317,7 +187,7 @@ class Collection:
             changes[-1].hour,
         )
         self.attributes.append([each for batch in batches for each in batch.attributes])
-        if self.delta.room >= len(rows) and self._memory.take(self.delta.growth(len(rows))):
+        if self.delta.room >= len(rows) and self.memory.take(self.delta.growth(len(rows))):
             self.delta.append(rows, vectors)
         else:  # the keeper is behind, or memory is short: they are found by their sketches meanwhile
             self.table.set_sketches(slots, *self.sketches_of(vectors))
@@ -344,12 +214,12 @@ class Collection:
         if lost:
             with self.lock:
                 self._end(np.array(lost, np.uint64))
-            self.problems += [_lost(row) for row in lost]
+            self.problems += [lost_vector(row) for row in lost]
 
     def sketches_of(self, vectors: Floats) -> Sketches:
         """Sketches, factors and squared lengths, as the table takes them. The first rows that get one decide the centre."""
         if self.sketcher is None:
-            self.sketcher = Sketcher(self.dimensions, vectors[:LOAD_ROWS].mean(axis=0, dtype=np.float32))
+            self.sketcher = Sketcher(self.dimensions, vectors[:CENTRE_ROWS].mean(axis=0, dtype=np.float32))
         return *self.sketcher.encode(vectors), np.einsum("nd,nd->n", vectors, vectors)
 
     def touch(self, rows: Rows, hour: float) -> None:
@@ -432,7 +302,3 @@ class Collection:
         self.shards.close()
         if self.text is not None:
             self.text.close()
-
-
-def _lost(row: int) -> str:
-    return f"row {row} has lost its vector. No search for a vector finds it: store it again, or delete it."

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataplane import clock
+from dataplane.collections import loading
 from dataplane.collections.changes import Change, Ended, RowBatch
 from dataplane.collections.collection import Collection
 from dataplane.errors import NotFound
@@ -215,7 +216,7 @@ class Remake(Command):
     def draft(self, draft: Draft) -> None:  # here, where it may fail
         if self._collection.dropped:
             raise NotFound(f"the collection {self._collection.name!r} has been deleted.")
-        self._collection.remake()
+        loading.remake(self._collection)
 
 
 class Forget(Command):

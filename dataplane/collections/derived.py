@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Callable, Container
 from pathlib import Path
 
+from dataplane.collections import loading
 from dataplane.collections.collection import Collection
 from dataplane.errors import Closed, StorageFull, Unavailable
 from dataplane.files import remove, storage_errors
@@ -40,7 +41,7 @@ class Derived:
         collection = make()
         found = self._clear_way(collection.folder)
         try:
-            collection.load()
+            loading.load(collection)
         except (Unavailable, OSError) as error:
             if isinstance(error, (Closed, StorageFull)):
                 raise
@@ -48,7 +49,7 @@ class Derived:
             collection.close()
             remove(collection.folder)
             collection = make()
-            collection.load()
+            loading.load(collection)
         if collection.text is not None and collection.text.index.replaced is not None:
             found.append(collection.text.index.replaced)
         for problem in found:

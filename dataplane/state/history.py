@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import threading
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -32,6 +31,7 @@ import numpy as np
 
 from dataplane.errors import Closed, Damaged, DataPlaneError, NotFound
 from dataplane.files import make_way, remove_files, remove_leftovers, storage_errors, write_bytes
+from dataplane.state import historyreads
 from dataplane.state.liveshards import Live, may_hold, may_hold_any, mergeable, refuse_unread, whereabouts
 from dataplane.state.logmanifest import MANIFEST, Manifest, misnamed, remove_unnamed, shard_name, shard_names
 from dataplane.state.logshards import (
@@ -118,14 +118,16 @@ class History:
 
     def read(self, tenant: str, stream: str, seq: int) -> LogEvent | None:
         """One event, or None. Raises ChecksumMismatch or Damaged if it may be where nothing can be read, Closed."""
-        return self._answer(lambda shards: self._find(shards, tenant, stream, seq))
+        return self._answer(lambda shards: historyreads.find(self._open, shards, (tenant, stream, seq)))
 
     def scan(self, tenant: str, stream: str, after: int = -1, limit: int = 100) -> list[LogEvent]:
         """A stream's next events after sequence number `after`, rising, at most `limit`. Raises as `read` does."""
 
         def ask(shards: tuple[Live, ...]) -> list[LogEvent]:
             refuse_unread(shards)
-            return self._scan(shards, (tenant, stream), range(max(after + 1, 0), LARGEST_SEQ + 1), limit)
+            return historyreads.scan(
+                self._open, shards, (tenant, stream), range(max(after + 1, 0), LARGEST_SEQ + 1), limit
+            )
 
         return self._answer(ask)
 
@@ -136,7 +138,7 @@ class History:
         """
 
         def ask(shards: tuple[Live, ...]) -> list[LogEvent]:
-            page = self._scan(shards, (tenant, stream), seqs, limit, max_bytes)
+            page = historyreads.scan(self._open, shards, (tenant, stream), seqs, limit, max_bytes)
             whole = len(page) == limit or sum(len(event.payload) for event in page) >= max_bytes
             end = page[-1].seq + 1 if whole and page else seqs.stop
             if len(page) < end - seqs.start:
@@ -293,43 +295,6 @@ class History:
             except Damaged:
                 if shards is self._shards:
                     raise
-
-    def _find(self, shards: tuple[Live, ...], tenant: str, stream: str, seq: int) -> LogEvent | None:
-        if not 0 <= seq <= LARGEST_SEQ:
-            return None
-        key = stream_key(tenant, stream)
-        for live in reversed(shards):
-            group = live.index.find(key, seq) if live.index else None
-            if group is not None and (event := self._open.get(live.entry).find(group, tenant, stream, seq)):
-                return event
-        refuse_unread(shards)
-        return None
-
-    def _scan(
-        self, shards: tuple[Live, ...], place: tuple[str, str], seqs: range, limit: int, max_bytes: float = math.inf
-    ) -> list[LogEvent]:
-        key = stream_key(*place)
-        runs = sorted(
-            (first, count, number, group)
-            for number, live in enumerate(shards)
-            if live.index
-            for first, count, group in live.index.after(key, seqs.start - 1)
-            if first < seqs.stop
-        )
-        decoded: dict[tuple[int, int], dict[int, LogEvent]] = {}
-        found: dict[int, LogEvent] = {}
-        size = 0
-        for first, count, number, group in runs:
-            if len(found) >= limit or size >= max_bytes:
-                break
-            if (number, group) not in decoded:
-                events = self._open.get(shards[number].entry).events(group)
-                decoded[number, group] = {event.seq: event for event in events if (event.tenant, event.stream) == place}
-            for seq in range(max(first, seqs.start), min(first + count, seqs.stop)):
-                if seq not in found and (event := decoded[number, group].get(seq)):
-                    found[seq] = event
-                    size += len(event.payload)
-        return [found[seq] for seq in sorted(found)[:limit]]
 
     def _without_known(self, events: Iterable[LogEvent]) -> list[LogEvent]:
         """The events that no shard holds, each once, in order of time."""

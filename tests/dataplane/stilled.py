@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataplane.care.verify import verify
-from dataplane.collections import searching
+from dataplane.collections import loading, searching
 from dataplane.collections.catalog import Create, stored_collections
 from dataplane.collections.changes import RowBatch
 from dataplane.collections.collection import Collection
@@ -156,7 +156,7 @@ def stilled(
             )
         ((tenant, record),) = stored_collections(rocks)
         collection = Collection(rocks, tenant, record, folder / "derived", _nothing)
-        collection.load()
+        loading.load(collection)
         try:
             yield Stilled(rocks, collection, memory_bytes)
         finally:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dataplane.collections import loading
 from dataplane.collections.catalog import ROW_FAMILIES, Create, Drop, stored_collections
 from dataplane.collections.collection import Collection
 from dataplane.errors import AlreadyExists, InvalidInput, NotFound
@@ -35,7 +36,7 @@ def create(rocks: Rocks, tenant: str, name: str) -> CollectionRecord:
 
 def opened(rocks: Rocks, tenant: str, record: CollectionRecord, folder: Path) -> Collection:
     collection = Collection(rocks, tenant, record, folder / f"{tenant}-{record.number}", lambda: None)
-    collection.load()
+    loading.load(collection)
     return collection
 
 

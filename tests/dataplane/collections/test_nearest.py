@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dataplane.collections import loading
 from dataplane.collections import nearest as nearest_module
 from dataplane.collections.nearest import best_by_sketch
 from dataplane.hot.graph import exact_scores
@@ -239,7 +240,7 @@ def compact(still: Stilled) -> None:
 
 
 def remake(still: Stilled) -> None:
-    still.collection.remake()
+    loading.remake(still.collection)
 
 
 MOVES = {

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataplane.collections.collection import LOAD_ROWS, Collection, Sketches
+from dataplane.collections.collection import Collection, Sketches
+from dataplane.collections.loading import LOAD_ROWS
 from dataplane.errors import Unavailable
 from dataplane.filters import Comparison
 from dataplane.hot import snapshot
