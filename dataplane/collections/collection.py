@@ -50,7 +50,7 @@ UNBOUNDED = 1 << 62
 SHORTEST, LONGEST = 1e-15, 1e18  # vectors whose squares are float32
 ENDED_KEPT = 4096
 ATTRIBUTES_GROW_BY = 4  # an array of attributes grows by such a part of it
-CENTRE_ROWS = 512  # the first of the rows that are sketched: their mean is the centre
+CENTRE_ROWS = 512  # the mean of so many is the centre of the sketches
 
 
 def lost_vector(row: int) -> str:
@@ -90,6 +90,7 @@ class Collection:
         self.delta = Delta(self.dimensions, DELTA_ROWS)
         self.graph: Graph | None = None
         self.sketcher: Sketcher | None = None
+        self.centre_rows = 0  # of which the sketches' centre is the mean; with too few, no snapshot has it
         self.shards = WarmShards(folder)
         self.text: TextFeed | None = None
         self.problems: list[str] = []  # what was found damaged and is being made anew
@@ -217,9 +218,12 @@ class Collection:
             self.problems += [lost_vector(row) for row in lost]
 
     def sketches_of(self, vectors: Floats) -> Sketches:
-        """Sketches, factors and squared lengths, as the table takes them. The first rows that get one decide the centre."""
+        """Sketches, factors and squared lengths, as the table takes them. The first rows decide the centre."""
         if self.sketcher is None:
-            self.sketcher = Sketcher(self.dimensions, vectors[:CENTRE_ROWS].mean(axis=0, dtype=np.float32))
+            new = self.delta.view(CENTRE_ROWS)
+            first = (new.vectors if len(new) > len(vectors) else vectors)[:CENTRE_ROWS]
+            self.centre_rows = len(first)
+            self.sketcher = Sketcher(self.dimensions, first.mean(axis=0, dtype=np.float32))
         return *self.sketcher.encode(vectors), np.einsum("nd,nd->n", vectors, vectors)
 
     def touch(self, rows: Rows, hour: float) -> None:

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 
 from dataplane import clock
-from dataplane.collections.collection import Collection, Floats, Rows, Sketches, lost_vector
+from dataplane.collections.collection import CENTRE_ROWS, Collection, Floats, Rows, Sketches, lost_vector
 from dataplane.errors import Damaged
 from dataplane.hot import snapshot
 from dataplane.hot.graph import Graph
@@ -55,7 +55,7 @@ def _take_in_all(to: Collection, *, saved: bool = False) -> None:
     to.seq = to.published = int.from_bytes(stored, "big") if stored else 0
     sketches = snapshot.load_sketches(to.folder, to.dimensions, to.seq) if saved else None
     if sketches is not None:
-        to.sketcher = Sketcher(to.dimensions, sketches.centre)
+        to.sketcher, to.centre_rows = Sketcher(to.dimensions, sketches.centre), CENTRE_ROWS
     scan = to.rocks.scan("rows", to.scope)
     # Another thread reads the vectors of the next part, and sketches them, while this one takes a part in.
     with contextlib.closing(scan), ThreadPoolExecutor(1, thread_name_prefix="dataplane-load") as beside:
@@ -82,7 +82,8 @@ def _read(
 ) -> tuple[Rows, Floats, Sketches | None]:
     """Which of the rows have a vector, the vectors, and their sketches, if these are wanted.
 
-    Where all have a saved sketch, they had a vector when it was made, and no vectors are read.
+    Where all have a saved sketch, they had a vector when it was made, and no vectors are read. One that was lost since is
+    found out by the search that wants it, or by `verify`.
     """
     numbers = np.array(part.numbers, np.uint64)
     if sketched and saved is not None:
@@ -102,7 +103,7 @@ def remake(to: Collection) -> None:
         slots = made.table.view().slots_of(old.rows)
         made.table.set_accessed(slots[slots >= 0], accesses[slots >= 0], hours[slots >= 0])
         to.table, to.attributes, to.delta = made.table, made.attributes, made.delta
-        to.sketcher, to.graph = made.sketcher, None
+        to.sketcher, to.centre_rows, to.graph = made.sketcher, made.centre_rows, None
         to.problems += made.problems
     to.readers.wait_for_earlier()
 

@@ -17,20 +17,18 @@ Floats = NDArray[np.float32]
 
 
 class SavedSketches(Struct, frozen=True):
-    """Rows, rising, shape [n]; their sketches, shape [words, n], factors [n] and squared lengths [n]; the centre of all."""
+    """Rows, rising, shape [n], what the file has of them (it is mapped, not read), and the centre of all."""
 
     rows: Rows
-    words: NDArray[np.uint64]
-    factors: Floats
-    squares: Floats
+    content: NDArray[Any]
     centre: Floats
 
     def of(self, rows: Rows) -> tuple[NDArray[np.bool_], tuple[NDArray[np.uint64], Floats, Floats]]:
         """Which of `rows`, shape [n], are here, and the sketches, factors and squared lengths of those."""
         places = np.searchsorted(self.rows, rows)
         known = self.rows.take(places, mode="clip") == rows if len(self.rows) else np.zeros(len(rows), np.bool_)
-        places = places[known]
-        return known, (self.words[:, places], self.factors[places], self.squares[places])
+        found = self.content[places[known]]
+        return known, (found["words"].T, found["factor"], found["square"])
 
 
 def save(path: Path, view: TableView, slots: NDArray[np.int64]) -> None:
@@ -49,16 +47,10 @@ def save(path: Path, view: TableView, slots: NDArray[np.int64]) -> None:
 
 def load(path: Path, centre: Floats) -> SavedSketches:
     """What `save` wrote, with the `centre`, shape [dimensions], that it was made with. Raises OSError, ValueError."""
-    content = np.load(path, allow_pickle=False)
+    content = np.load(path, mmap_mode="r", allow_pickle=False)
     if content.dtype != _kind(-(-len(centre) // 64)):
         raise ValueError(f"{path} does not hold sketches of {len(centre)} dimensions")
-    return SavedSketches(
-        np.ascontiguousarray(content["row"]),
-        np.ascontiguousarray(content["words"].T),
-        np.ascontiguousarray(content["factor"]),
-        np.ascontiguousarray(content["square"]),
-        centre,
-    )
+    return SavedSketches(np.ascontiguousarray(content["row"]), content, centre)
 
 
 def _kind(words: int) -> np.dtype[Any]:

@@ -16,9 +16,9 @@ A table is made anew aside, without the lock: `kept` and `follow` copy while the
 rows end from `watch` on, and `end_late` ends them in the new one, under the lock, before that takes the old one's place. Places,
 nodes and groups of rows that are copied must stay meanwhile; accesses that come after a row was copied are lost.
 
-Columns have room for twice the rows: what is not used yet takes addresses and no memory, for the kernel gives pages when they
-are first written. To double, each column is copied; views of before keep the old ones until they are done, so that for a
-moment all may be there twice (`growing`, which is kept back shortly before).
+Large columns have room for four times the rows: what is not used yet takes addresses and no memory, for the kernel gives pages
+when they are first written. To grow, each column is copied; views of before keep the old ones until they are done, so that for
+a moment all may be there twice (`growing`, which is kept back shortly before). That is rare.
 
 Threads: the writer's thread appends and ends rows, the keeper's moves them, and views are taken, all under the collection's
 lock. A view is read without it: arrays are replaced by copies when they grow, and what is appended lies beyond the view. Places
@@ -45,7 +45,8 @@ _FIRST = 256
 SCANNED = 65_536
 LARGE, HUGE = 4 << 20, 2 << 20  # an array of so many bytes gets pages of so many, where the kernel has them
 PAGE = 4096
-SOON = 16  # when all but such a part of the slots are used, the table doubles soon
+WIDE_FROM = 32_768  # slots, whose columns the C library gets from the kernel each by itself
+SOON = 64  # when all but such a part of the slots are used, the table grows soon
 _COLUMNS = np.dtype(
     [
         ("rows", np.uint64),
@@ -175,7 +176,7 @@ class Table:
 
     @property
     def growing(self) -> int:
-        """Bytes of memory that it will soon take for a moment, to double."""
+        """Bytes of memory that it will soon take for a moment, to grow."""
         room = len(self._columns["rows"])
         return self._count * self._row_bytes if room - self._count <= room // SOON else 0
 
@@ -184,7 +185,7 @@ class Table:
         return _COLUMNS.itemsize + 8 * len(self._words)
 
     def _size_for(self, needed: int) -> int:
-        return max(_FIRST, 2 * needed)
+        return 4 * needed if needed >= WIDE_FROM else max(_FIRST, needed + needed // 8)
 
     def append(self, rows: Rows, ids: Sequence[str], expires_ms: Sequence[int | None], hour: float) -> Slots:
         """Add rows, whose numbers rise above all that are here, as FRESH. Returns their slots."""
@@ -212,9 +213,9 @@ class Table:
         self._take_size(self._size_for(needed))
 
     def _take_size(self, size: int) -> None:
+        self._view, self._places_seen = None, False
         for at, old in enumerate(self._words):
             self._words[at] = self._larger(old, size)
-        self._view, self._places_seen = None, False
         for name, column in self._columns.items():
             self._columns[name] = self._larger(column, size)  # `ids` reads it without the lock
 
@@ -241,7 +242,7 @@ class Table:
         """Rows have another place."""
         self._count_out(slots)
         if self._places_seen:
-            self._columns["place"] = self._columns["place"].copy()
+            self._columns["place"] = self._larger(self._columns["place"], len(self._columns["place"]))
             self._places_seen = False
         self._columns["place"][slots] = place
         self._counts[place] += int(np.count_nonzero(self._columns["alive"][slots]))

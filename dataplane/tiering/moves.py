@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataplane import allocator
-from dataplane.collections.collection import Collection
+from dataplane.collections.collection import CENTRE_ROWS, Collection
 from dataplane.errors import DataPlaneError
 from dataplane.hot import snapshot
 from dataplane.hot.attributes import AttributeColumns
@@ -298,12 +298,12 @@ class Moves:
     def save_snapshot(self, collection: Collection) -> None:
         """Write a snapshot of graph, sketches and heat as they are."""
         due = self._due.of(collection)
-        seq = collection.published
-        with collection.lock:
+        with collection.lock:  # no row that is in the view may be beyond the number
+            seq = collection.published
             view, (accesses, hours) = collection.table.view(), collection.table.accessed()
         heat = snapshot.Heat(np.flatnonzero(view.alive), (view.rows, accesses, hours))
         sketched = None
-        if collection.sketcher is not None:
+        if collection.sketcher is not None and collection.centre_rows >= CENTRE_ROWS:
             slots = np.flatnonzero(view.alive & (view.place != FRESH))
             sketched = snapshot.Sketched(view, slots, collection.sketcher.centre)
         saved = snapshot.save(collection.folder, seq, collection.graph, heat, sketched)
@@ -319,6 +319,7 @@ class Moves:
             self.abandon_shard(collection, name, "")
         self.drop_graph(collection)
         snapshot.remove(collection.folder)
+        collection.centre_rows = 0  # they were among those of which it is the mean: another is made at the next start
         self.compact_table(collection, share=0)
 
 

@@ -174,14 +174,15 @@ def test_memory_is_counted_as_it_is_written_and_not_as_it_is_set_aside() -> None
     assert made.nbytes - 7 * 80_000 < 1.2 * made.growth(80_000)
 
 
-def test_what_doubling_takes_for_a_moment_is_told_shortly_before() -> None:
+def test_what_growing_takes_for_a_moment_is_told_shortly_before() -> None:
     made = Table(4)
-    add(made, 1000, 1)  # and there is room for as many more
+    add(made, 40_000, 1)  # and there is room for three times as many more
     assert made.growing == 0
-    add(made, 900, 3001)
-    assert made.growing == made.growth(1900)
-    add(made, 101, 6001)
+    add(made, 118_000, 100_001)
+    assert made.growing == made.growth(158_000)
+    add(made, 2001, 400_001)
     assert made.growing == 0
+    assert len(made) == 160_001
 
 
 def test_the_first_rows_at_a_place_are_found_across_parts(monkeypatch: pytest.MonkeyPatch) -> None:

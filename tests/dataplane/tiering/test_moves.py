@@ -310,6 +310,26 @@ def test_a_start_sketches_only_the_rows_that_no_snapshot_has(tmp_path: Path, mon
         ).all()
 
 
+def test_a_centre_of_erased_or_of_few_rows_is_in_no_snapshot(tmp_path: Path) -> None:
+    def saved(still: Stilled) -> bool:
+        still.keeper.moves.save_snapshot(still.collection)
+        return snapshot.load_sketches(still.collection.folder, DIMENSIONS, still.collection.seq) is not None
+
+    with stilled(tmp_path / "many", DIMENSIONS) as still:
+        still.upsert(STORED[:COUNT])
+        still.work()
+        assert saved(still)
+        still.delete(["r3"])
+        still.keeper.moves.purge(still.collection, ())
+        assert not saved(still)
+    with stilled(tmp_path / "many", DIMENSIONS) as still:
+        assert saved(still)
+    with stilled(tmp_path / "few", DIMENSIONS) as still:
+        still.upsert(STORED[:3])
+        still.keeper.moves.empty_delta(still.collection)
+        assert not saved(still)
+
+
 def test_many_rows_move_part_by_part_and_searches_between_find_them_all(
     hot: Stilled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
