@@ -3,8 +3,9 @@
 `verify` looks at every collection (verify.py has what is compared), at uploaded files (uploads.py), at the archive's objects, and
 with `deep` at every byte of state and events on the box, of uploaded files, and of every object in the bucket. With `repair`,
 what is derived and wrong is made anew from RocksDB, uploaded files and shards of the history that are damaged are fetched from
-the archive, and an archive that lacks something is archived anew. A damaged shard that the archive does not have is discarded,
-but for the events in it that can be read. What is still wrong afterwards is told.
+the archive, and an archive that lacks something is archived anew. A damaged shard that the archive does not have, or has
+damaged too, is discarded, but for the events in it that can be read; one that could not be fetched for now (the bucket does
+not answer, the disk is full) stays as it is. What is still wrong afterwards is told.
 
 `back_up` has in it RocksDB as it is at one moment, and beside it warm shards and snapshots that fit it: they are linked while
 the keeper rests, for milliseconds. The history's files are linked after that moment: what left RocksDB before is in them, and
@@ -33,7 +34,7 @@ from dataplane.cold.archive_source import read_entries
 from dataplane.cold.attachments import HISTORY
 from dataplane.cold.uploads import Upload
 from dataplane.collections.collection import Collection
-from dataplane.errors import Closed, Damaged, DataPlaneError, NotFound
+from dataplane.errors import Closed, DataPlaneError, NotFound
 from dataplane.files import make_way
 from dataplane.hot import snapshot
 from dataplane.threads import in_thread
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 TEXT_STALLS_S = 10.0
 POLL_S = 0.02
+NOT_FETCHED = "was kept, for the archive may have it whole. Run `acu data verify --repair` again when that is cured:"
 Progress = Callable[
     [str, int, int], None
 ]  # what is being done, how much of it is done, how much there is (0: not known)
@@ -107,11 +109,11 @@ async def verify(
         progress("fetching uploaded files from the archive", 0, 0)
         await plane.cold.bring_back(damaged)
         left_of_files = _file_problems(await _damaged_files(plane, deep=deep))
-    lost = await _mended_history(plane, history) if mend and history else []  # before all is archived anew
+    lost, kept = await _mended_history(plane, history) if mend and history else ([], [])  # before all is archived anew
     left = [*left_of_files, *await _mended(plane, problems, deep=deep, progress=progress)] if mend else problems
     if mend:
-        problems = [*problems, *lost]
-        left += _history_problems(await in_thread(plane.old_events.damaged))
+        problems = [*problems, *lost, *kept]
+        left += [*_history_problems(await in_thread(plane.old_events.damaged)), *kept]
     return VerifyReport(
         collections=len(collections),
         rows=sum(sum(collection.counts()) for collection in collections),
@@ -183,29 +185,38 @@ def _history_problems(damaged: Mapping[str, list[str]]) -> list[Finding]:
     return [Finding("", "", "history", problem) for found in damaged.values() for problem in found]
 
 
-async def _mended_history(plane: DataPlane, damaged: Mapping[str, list[str]]) -> list[Finding]:
-    """Write a damaged manifest anew, fetch damaged shards from the archive, and give up those it lacks. Tells what is lost."""
+async def _mended_history(plane: DataPlane, damaged: Mapping[str, list[str]]) -> tuple[list[Finding], list[Finding]]:
+    """Write a damaged manifest anew, fetch damaged shards from the archive, and give up those it lacks.
+
+    Tells what is lost, and what is kept as it is, for the archive may have it.
+    """
     old = plane.old_events
     if "" in damaged:
         await in_thread(old.renew_manifest)
     wanted = await in_thread(old.expected, damaged)
     for one in wanted:
         await in_thread(make_way, plane.folder / HISTORY.folder / one.name)
-    with contextlib.suppress(Damaged):  # of the archive: it was told
-        await plane.cold.bring_back([Upload(f"{HISTORY.folder}/{one.name}", one.bytes, one.sha256) for one in wanted])
-    return await in_thread(_reloaded, plane, [one.name for one in wanted])
+    missed = await plane.cold.bring_back(
+        [Upload(f"{HISTORY.folder}/{one.name}", one.bytes, one.sha256) for one in wanted]
+    )
+    return await in_thread(_reloaded, plane, [one.name for one in wanted], missed)
 
 
-def _reloaded(plane: DataPlane, names: Sequence[str]) -> list[Finding]:
-    told = []
+def _reloaded(
+    plane: DataPlane, names: Sequence[str], missed: Mapping[str, DataPlaneError]
+) -> tuple[list[Finding], list[Finding]]:
+    lost, kept = [], []
     for name in names:
         with contextlib.suppress(NotFound):  # merged with others meanwhile, or erased
             plane.old_events.reload(name)
     still = plane.old_events.damaged() if names else {}
-    for name in still.keys() & set(names):
+    for name in sorted(still.keys() & set(names)):
+        if (why := missed.get(f"{HISTORY.folder}/{name}")) is not None:
+            kept.append(Finding("", "", "history", f"{plane.old_events.folder / name} {NOT_FETCHED} {why}"))
+            continue
         with contextlib.suppress(NotFound):
-            told.append(Finding("", "", "history", plane.old_events.discard(name)))
-    return told
+            lost.append(Finding("", "", "history", plane.old_events.discard(name)))
+    return lost, kept
 
 
 async def _archive_problems(plane: DataPlane, *, deep: bool) -> list[Finding]:

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -155,7 +156,9 @@ class Archiver:
                 guarded, export.report.damaged = await uploads.guarded(
                     self._rocks, self._folder, self.uploads, deep=not base.number
                 )
-            guarded = await in_thread(guarded.with_history, self._rocks, self._folder)
+            with_history = partial(guarded.with_history, self._rocks, self._folder, deep=not base.number)
+            guarded, wrong = await in_thread(with_history)
+            export.report.damaged += wrong
             outgoing = Outgoing(export, self._rocks, self._folder, base.entries, guarded)
             listed, files = await outgoing.ship(anew=not base.number)
         manifest = msgspec.structs.replace(

@@ -29,7 +29,7 @@ from dataplane.cold.bucket import Bucket
 from dataplane.cold.manifest import EntrySegment, Files
 from dataplane.cold.segments import REMEDY, Entry, fetch
 from dataplane.errors import ChecksumMismatch, Damaged, Unavailable
-from dataplane.files import TEMPORARY, storage_errors, sync_folder
+from dataplane.files import TEMPORARY, sha256_file, storage_errors, sync_folder
 from dataplane.state.logmanifest import MANIFEST
 from dataplane.state.logmanifest import Manifest as HistoryManifest
 from dataplane.state.logshards import LogShardEntry
@@ -38,6 +38,7 @@ from dataplane.truth.rocks import Rocks
 
 ATTEMPTS = 20
 RETRY_AFTER_S = 30.0
+SHARD_HELP = "Fetch it with `acu data verify --repair` if the archive has it, or restore it from a backup."
 REMEMBERED = 128  # files at a time
 REMEMBERED_BYTES = 64 << 20  # which a run that is killed has sent in vain, at most, and a file
 Index = tuple[Found, bytes] | None
@@ -52,12 +53,15 @@ class Guarded(NamedTuple):
     sha256: Mapping[str, str | None] = MappingProxyType({})
     damaged: Mapping[str, Attachment | None] = MappingProxyType({})
 
-    def with_history(self, rocks: Rocks, data: Path) -> Guarded:
-        """And the log shards. Those that are missing or cut stay in the archive as it has them. Raises Damaged."""
+    def with_history(self, rocks: Rocks, data: Path, *, deep: bool = False) -> tuple[Guarded, list[str]]:
+        """And the log shards. Those that are missing or cut stay in the archive as it has them, and are told.
+
+        `deep`: so are those that have another SHA-256, whose files are all read. Raises Damaged.
+        """
         entries = _history(data)
-        wrong = [entry for entry in entries if _size(data / HISTORY.folder / entry.name) != entry.bytes]
+        wrong = [entry for entry in entries if not _is_whole(data / HISTORY.folder / entry.name, entry, deep=deep)]
         if _history(data) != entries:  # they were merged meanwhile
-            return self.with_history(rocks, data)
+            return self.with_history(rocks, data, deep=deep)
         names = [f"{HISTORY.folder}/{entry.name}" for entry in wrong]
         known = filelist.by_name(rocks, names)
         damaged = {
@@ -65,7 +69,8 @@ class Guarded(NamedTuple):
             for name, entry, one in zip(names, wrong, known, strict=True)
         }
         sha256 = {f"{HISTORY.folder}/{entry.name}": entry.sha256 for entry in entries}
-        return Guarded({**self.sha256, **sha256}, {**self.damaged, **damaged})
+        told = [f"the shard {name} is missing, or is not what was written. {SHARD_HELP}" for name in names]
+        return Guarded({**self.sha256, **sha256}, {**self.damaged, **damaged}), told
 
 
 class Outgoing:
@@ -145,7 +150,8 @@ class Outgoing:
         """Those that are there, and those of damaged files, by owner."""
         there = {folder.owner: folder for folder in attachments.folders(self._data, kept)}
         if kept.by_tenant:
-            lost = {name.split("/")[-2] for name in self._guarded.damaged}
+            below = f"{kept.folder}/"
+            lost = {name.split("/")[-2] for name in self._guarded.damaged if name.startswith(below)}
             there |= {owner: Folder(kept, owner, f"{kept.folder}/{owner}") for owner in lost}
         return [there[owner] for owner in sorted(there)]
 
@@ -274,9 +280,14 @@ def _history(data: Path) -> tuple[LogShardEntry, ...]:
         return ()
 
 
-def _size(path: Path) -> int | None:
-    """Of a regular file."""
-    return path.stat().st_size if path.is_file() and not path.is_symlink() else None
+def _is_whole(path: Path, entry: LogShardEntry, *, deep: bool) -> bool:
+    """Whether a shard is a regular file of its size; `deep`: with its content."""
+    try:
+        if path.is_symlink() or not path.is_file() or path.stat().st_size != entry.bytes:
+            return False
+        return not deep or sha256_file(path) == entry.sha256
+    except (OSError, Damaged):  # it cannot be read, or has just gone
+        return False
 
 
 def _entries(folder: Folder, files: Iterable[Attachment]) -> list[Entry]:

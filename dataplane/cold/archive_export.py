@@ -59,7 +59,7 @@ class ArchiveReport:
     rewritten: int = 0  # segments that compaction or erasing replaced
     removed: int = 0  # objects that nothing names any more
     manifest: int = 0  # the newest one's number
-    damaged: list[str] = field(default_factory=list)  # uploaded files that were not sent, and what is wrong with them
+    damaged: list[str] = field(default_factory=list)  # files that are not what they should be, and what is wrong
     seqs: dict[tuple[str, int], int] = field(default_factory=dict)  # tenant and collection's number -> archived up to
 
 

@@ -157,10 +157,11 @@ class ColdTier:
             return []
         return await manifests.verify((await self._open())[0], deep=deep)
 
-    async def bring_back(self, damaged: Iterable[Upload]) -> None:
-        """Fetch damaged files from the archive, where it has them. Raises BucketUnreachable, Damaged."""
-        if self._position is not None and self._position.number:
-            await bring_back(self._rocks, (await self._open())[0], self._folder, damaged)
+    async def bring_back(self, damaged: Iterable[Upload]) -> dict[str, DataPlaneError]:
+        """Fetch damaged files from the archive, where it has them. Returns and raises as `uploads.bring_back`."""
+        if self._position is None or not self._position.number:
+            return {}
+        return await bring_back(self._rocks, (await self._open())[0], self._folder, damaged)
 
     async def look(self) -> None:
         """Find out what the archive has, where there is one. Raises BucketUnreachable, Damaged."""

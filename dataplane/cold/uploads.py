@@ -63,21 +63,35 @@ async def check(rocks: Rocks, data: Path, listing: Listing | None) -> None:
         raise Damaged(f"{len(found):,} uploaded files are damaged, the first of them: {next(iter(found.values()))}")
 
 
-async def bring_back(rocks: Rocks, bucket: Bucket, data: Path, damaged: Iterable[Upload]) -> None:
-    """Fetch from the archive what it has of these. A file that it does not have as it should be stays as it is."""
+async def bring_back(rocks: Rocks, bucket: Bucket, data: Path, damaged: Iterable[Upload]) -> dict[str, DataPlaneError]:
+    """Fetch from the archive what it has of these. A file that it does not have as it should be stays as it is.
+
+    Returns those that the archive has or may have, and that could not be fetched now: by name, and why. Raises
+    BucketUnreachable where it does not answer at all.
+    """
     wanted = {upload.name: upload for upload in damaged}
+    known = await in_thread(_kept_of, rocks, list(wanted.values()))
+    found = {name: one for name, one in known.items() if one is not None}
+    missed: dict[str, DataPlaneError] = {}
     shelf = await manifests.shelf(bucket)
-    if not shelf.whole:
-        return
+    try:
+        async for one in filelist.each(bucket, filelist.segments(shelf.whole[0].manifest) if shelf.whole else ()):
+            if one.name in wanted and _is(one, wanted[one.name]):
+                found[one.name] = one
+    except Damaged as error:  # of the list, which may name what nobody else knows
+        missed = dict.fromkeys(wanted.keys() - found.keys(), error)
     incoming = Incoming(bucket, data, lambda _bytes: None)
-    async for one in filelist.each(bucket, filelist.segments(shelf.whole[0].manifest)):
-        upload = wanted.get(one.name)
-        if upload is not None and _is(one, upload):
-            with contextlib.suppress(DataPlaneError):  # it is still wrong when it is looked at again
-                await in_thread(_make_way, data / one.name)
-                await incoming.bring(one)
-                await in_thread(filelist.remember, rocks, [one])
+    for one in found.values():
+        try:
+            await in_thread(_make_way, data / one.name)
+            await incoming.bring(one)
+            await in_thread(filelist.remember, rocks, [one])
+        except Damaged:  # the archive's: the file is still wrong when it is looked at again
+            continue
+        except DataPlaneError as error:
+            missed[one.name] = error
     await incoming.finish()
+    return missed
 
 
 async def guarded(rocks: Rocks, data: Path, listing: Listing, *, deep: bool) -> tuple[Guarded, list[str]]:

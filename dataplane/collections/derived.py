@@ -3,11 +3,14 @@
     derived/<hash of the tenant's name>-<number>/
 
 Nothing in it keeps the data plane from opening. A damaged file is dealt with by whose it is; what is no folder where one must
-be, or cannot be read or written, is removed here with all that is in it. The collection then begins without, and says so.
+be, or of which the system says that it cannot be read or written, is removed here with all that is in it. The collection then
+begins without, and says so. What the system lacks (files that may be open, memory, space) removes nothing: the data plane does
+not open then, and has all that it had when it does.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -17,8 +20,15 @@ from pathlib import Path
 
 from dataplane.collections import loading
 from dataplane.collections.collection import Collection
-from dataplane.errors import Closed, StorageFull, Unavailable
+from dataplane.errors import Unavailable
 from dataplane.files import remove, storage_errors
+
+UNUSABLE = frozenset(
+    {
+        *(errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP),
+        *(errno.EACCES, errno.EPERM, errno.EIO),
+    }
+)
 
 _log = logging.getLogger(__name__)
 
@@ -36,20 +46,21 @@ class Derived:
     def load(self, make: Callable[[], Collection]) -> Collection:
         """A collection, loaded: with what is derived of it if that can be used, else without.
 
-        Raises Damaged (of the database), StorageFull, and Unavailable where what is in the way cannot be removed.
+        Raises Damaged (of the database), StorageFull, and Unavailable: where the system lacks something, or what is in
+        the way cannot be removed.
         """
         collection = make()
         found = self._clear_way(collection.folder)
         try:
-            loading.load(collection)
-        except (Unavailable, OSError) as error:
-            if isinstance(error, (Closed, StorageFull)):
+            _load(collection)
+        except Unavailable as error:
+            collection.close()
+            if not _tells_of(error, collection.folder):
                 raise
             found.append(f"{collection.folder} cannot be used: {error} All in it is made anew.")
-            collection.close()
             remove(collection.folder)
             collection = make()
-            loading.load(collection)
+            _load(collection)
         if collection.text is not None and collection.text.index.replaced is not None:
             found.append(collection.text.index.replaced)
         for problem in found:
@@ -72,3 +83,16 @@ class Derived:
             stray = [path for path in self._path.iterdir() if path.name not in known]
         for path in stray:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _load(collection: Collection) -> None:
+    with storage_errors(collection.folder):
+        loading.load(collection)
+
+
+def _tells_of(error: Unavailable, folder: Path) -> bool:
+    """Whether the system says of something in the folder itself that it cannot be used."""
+    cause = error.__cause__
+    if not isinstance(cause, OSError) or cause.errno not in UNUSABLE or not isinstance(cause.filename, str | Path):
+        return False
+    return Path(cause.filename).is_relative_to(folder)

@@ -46,6 +46,7 @@ def load(to: Collection) -> None:
     if to.record.text:
         to.text = TextFeed(to.rocks, to.scope, to.folder / "text.sqlite", to.wake)
         to.text.open(to.seq)
+        to.text.index.rest()  # there may be thousands of collections, and few that are used
         to.wake(False)
 
 

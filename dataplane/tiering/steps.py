@@ -289,6 +289,8 @@ class Steps:
         if now - due.trimmed_at < TRIM_EVERY_S and not self._due.hurried(collection):
             return False
         due.trimmed_at = now
+        if collection.text is not None and not collection.text.is_usable:
+            return False  # what it lacks is known when there is one
         first = collection.rocks.first_key("dead", collection.scope)
         if first is None:
             return False

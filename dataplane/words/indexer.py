@@ -7,8 +7,8 @@ The feed is bounded: when the thread is far behind, or the index could not be wr
 and the index is brought up to RocksDB instead, from the sequence number that it has reached: rows above it, and `dead` entries
 with the text of rows that ended. To add a row twice, or to remove one that is not there, changes nothing.
 
-An index that cannot be opened at the start, nor made anew, is tried again every few seconds; meanwhile searches for words find
-nothing and say that this is not all.
+An index that cannot be opened at the start is tried again every few seconds, and used as it is when that succeeds: it is
+removed only if what is there cannot be used. Meanwhile searches for words find nothing and say that this is not all.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ FEED_CHARACTERS = 8 << 20
 TRANSACTION_ROWS = 512
 TRANSACTION_CHARACTERS = 4 << 20
 RETRY_S = 5.0
+LOOK_S = 1.0
 GATHER_S = 0.05
+AWAKE = 64  # indexes whose files are open: each takes three descriptors, and one for each search in it
 
 _log = logging.getLogger(__name__)
 
@@ -55,12 +57,13 @@ class TextFeed:
         self._pending: deque[tuple[Texts, Texts, int]] = deque()
         self._pending_rows = self._pending_characters = 0
         self._written = 0  # the last change that the index should have
+        self._began = 0  # the last change when the collection was opened
         self._closed = False
         self._retry_at = 0.0
         self.behind = False  # the feed was thrown away
         self._unusable = False  # the index is damaged, and has to be made anew
         self.problem: str | None = None  # why
-        self.unopened: DataPlaneError | None = None  # why there was no index at the start
+        self.unopened: DataPlaneError | None = None  # why there is no index since the start
         try:
             self.index = _opened(path)
         except DataPlaneError as error:  # what is derived keeps nothing else from opening: it is tried again
@@ -70,7 +73,7 @@ class TextFeed:
 
     def open(self, seq: int) -> None:
         """The collection's last change, before there are others."""
-        self._written = seq
+        self._written = self._began = seq
         # A loss of power may have taken the newest rows: their numbers are given out again.
         self._unusable = self.unopened is not None or self.index.seq > seq
         self.behind = self._unusable or self.index.seq != seq
@@ -91,6 +94,11 @@ class TextFeed:
         self._pending.clear()
         self._pending_rows = self._pending_characters = 0
         self.behind = True
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether there is an index: it may be behind, but need not be opened or made anew first."""
+        return not self._unusable
 
     @property
     def up_to_date(self) -> bool:
@@ -166,7 +174,7 @@ class TextFeed:
         """Have the index thrown away and built again from RocksDB. From any thread."""
         with self._changed:
             self._throw_away()
-            self._unusable = True
+            self._unusable, self.unopened = True, None
             self._retry_at = 0.0
             self.problem = None
         self._wake(False)
@@ -179,12 +187,18 @@ class TextFeed:
             )
 
     def _make_anew(self) -> None:
+        """Begin with an empty index; or with the one that is there, if it could not be opened before and now can."""
         self.index.close()
-        TextIndex.remove(self._path)
+        if self.unopened is None:
+            TextIndex.remove(self._path)
         made = _opened(self._path)
+        if made.seq > self._began and self.unopened is not None:  # as in `open`: it knows rows that are others now
+            made.close()
+            TextIndex.remove(self._path)
+            made = _opened(self._path)
         with self._changed:
             if not self._closed:
-                self.index, self._unusable = made, False
+                self.index, self._unusable, self.unopened = made, False, None
                 return
         made.close()  # the collection was closed meanwhile, or dropped
         raise Closed("the full text is closed.")
@@ -271,6 +285,14 @@ def _parts(texts: Iterator[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
         yield part
 
 
+def _rest(feeds: Sequence[TextFeed]) -> None:
+    """Close the indexes that were not used for longest, where more than AWAKE are open."""
+    awake = [feed.index for feed in feeds if feed.index.is_open]
+    for index in sorted(awake, key=lambda index: index.used_at)[: max(0, len(awake) - AWAKE)]:
+        with contextlib.suppress(DataPlaneError):  # it is closed the next time
+            index.rest()
+
+
 class Indexer:
     """Owns the thread. `feeds` are those of the open collections."""
 
@@ -301,14 +323,18 @@ class Indexer:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._woken.wait(RETRY_S)
+            self._woken.wait(LOOK_S)
             self._hurried.wait(GATHER_S)  # more changes come, which share a transaction
             self._hurried.clear()
             self._woken.clear()
-            for feed in self._feeds():
+            for feed in (feeds := self._feeds()):
+                worked = feed.has_work
                 while feed.has_work and not self._stopping:
                     try:
                         feed.work()
                     except Exception:  # noqa: BLE001 - a defect in one must not end the thread for all
                         _log.exception("the full text failed")
                         break
+                if worked:
+                    _rest(feeds)
+            _rest(feeds)

@@ -27,10 +27,12 @@ where all words take 140 to 200 ms.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import sqlite3
 import threading
+import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -45,7 +47,7 @@ from dataplane.errors import Closed, Damaged, UnsupportedFormat
 from dataplane.files import remove
 from dataplane.words.segment import FORMAT as SEGMENT_FORMAT
 from dataplane.words.segment import is_single, words, words_to_index
-from dataplane.words.textfile import connect, damage, files_of, is_usable, translated
+from dataplane.words.textfile import connect, damage, files_of, identity, is_usable, translated
 
 READERS = 4
 MERGE_PAGES = 256  # of one step of `compact`
@@ -100,6 +102,9 @@ class TextIndex:
         self._readers: queue.LifoQueue[sqlite3.Connection | None] = queue.LifoQueue()  # None: not opened yet
         for _ in range(READERS):
             self._readers.put(None)
+        self._writer: sqlite3.Connection | None = None
+        self._file = (0, 0)  # which one it is: device and inode
+        self.used_at = time.monotonic()
         if closed:
             return
         with translated(path):
@@ -107,6 +112,7 @@ class TextIndex:
             try:
                 _prepare(self._writer)
                 self._seq, self._rows = _built(self._writer)
+                self._file = identity(path)
             except BaseException:
                 self._writer.close()
                 raise
@@ -232,6 +238,7 @@ class TextIndex:
     def verify(self) -> None:
         """Read everything, and raise Damaged when the file contradicts itself. Adds wait meanwhile; searches do not."""
         with self._writing() as writer:
+            self._check_file()
             said = writer.execute("PRAGMA quick_check(1)").fetchone()[0]
             held = writer.execute("SELECT count(*) FROM terms_docsize").fetchone()[0]
             writer.execute("INSERT INTO terms(terms) VALUES ('integrity-check')")
@@ -249,13 +256,49 @@ class TextIndex:
                     reader.close()
             for _ in range(READERS):  # for those who wait for a connection, and find the index closed
                 self._readers.put(None)
-            self._writer.close()
+            if self._writer is not None:
+                self._writer.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it holds file descriptors."""
+        return self._writer is not None or any(self._readers.queue)
+
+    def rest(self) -> None:
+        """Close the file until it is used again: it takes three descriptors and more. Waits for who writes."""
+        with self._lock, translated(self._path):
+            if self._closed:
+                return
+            idle: list[sqlite3.Connection | None] = []
+            with contextlib.suppress(queue.Empty):  # the others are in use
+                for _ in range(READERS):
+                    idle.append(self._readers.get_nowait())  # noqa: PERF401 - it may end early
+            for reader in idle:
+                if reader is not None:
+                    reader.close()
+                self._readers.put(None)
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+
+    def _connected(self) -> sqlite3.Connection:
+        self._check_file()  # SQLite would make one that is not there
+        return connect(self._path)
+
+    def _check_file(self) -> None:
+        if not is_usable(self._path) or identity(self._path) != self._file:
+            raise Damaged(damage(self._path))
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         with self._lock, translated(self._path):
             if self._closed:
                 raise Closed("The full-text index is closed.")
+            self.used_at = time.monotonic()
+            if self._writer is None:
+                self._writer = self._connected()
+                if _built(self._writer) != (self._seq, self._rows):  # an older copy, which may even have the same inode
+                    raise Damaged(damage(self._path))
             yield self._writer
 
     @contextmanager
@@ -264,9 +307,10 @@ class TextIndex:
         try:
             if self._closed:
                 raise Closed("The full-text index is closed.")
+            self.used_at = time.monotonic()
             with translated(self._path):
                 if reader is None:
-                    reader = connect(self._path)
+                    reader = self._connected()
                     reader.execute("PRAGMA query_only = ON")
                 yield reader
         finally:

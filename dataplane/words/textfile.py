@@ -40,6 +40,15 @@ def is_usable(file: Path) -> bool:
     return file.is_file() and os.access(file, os.R_OK | os.W_OK)
 
 
+def identity(file: Path) -> tuple[int, int]:
+    """Its device and inode, which another file in its place does not have. (0, 0): there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
+
+
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
     """SQLite's errors as ours."""

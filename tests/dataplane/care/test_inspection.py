@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,8 +14,9 @@ import pytest
 
 from dataplane.care.backup import check_backup, restore
 from dataplane.care.inspection import back_up, verify
+from dataplane.cold.bucket import Bucket
 from dataplane.config import DataPlaneConfig
-from dataplane.errors import AlreadyExists
+from dataplane.errors import AlreadyExists, BucketUnreachable, DataPlaneError, StorageFull
 from dataplane.rows import SearchQuery
 from dataplane.store import DataPlane, opened
 from dataplane.truth import keys
@@ -254,6 +256,61 @@ async def test_a_damaged_shard_of_the_history_is_brought_back_from_the_archive(
         assert await numbers(plane, "large") == list(range(1, 201))
         await plane.cold.archive_now()
         assert (await verify(plane, deep=True)).problems == ()
+
+
+@pytest.mark.parametrize("error", [BucketUnreachable("no answer."), StorageFull("no room.")])
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("harm", [HARMS["flipped"], HARMS["cut"], HARMS["gone"]])
+async def test_a_damaged_shard_that_cannot_be_fetched_now_is_kept_and_fetched_later(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    harm: Callable[[Path], object],
+    error: DataPlaneError,
+    *,
+    restart: bool,
+) -> None:
+    async with opened(archived(tmp_path / "data")) as plane:
+        await moved(plane, "small", 20)
+        await moved(plane, "large", 200)
+        await plane.cold.archive_now()
+        shard = min((plane.folder / "history").glob("log-*"))
+        harm(shard)
+        get = Bucket.get
+
+        async def refused(bucket: Bucket, name: str) -> Any:
+            if name.startswith("attachments/"):
+                raise error
+            return await get(bucket, name)
+
+        with monkeypatch.context() as passing:
+            passing.setattr(Bucket, "get", refused)
+            report = await verify(plane, mend=True)
+        damage, kept = report.problems
+        assert (damage.where, kept.where, report.repaired) == ("history", "history", ())
+        assert all(shard.name in problem.what for problem in report.problems)
+        assert kept.what.endswith(f"Run `acu data verify --repair` again when that is cured: {error}")
+        run = await plane.cold.archive_now(restart=restart)
+        assert len(run.damaged) == 1
+        assert shard.name in run.damaged[0]
+        assert (await verify(plane, mend=True)).problems == ()
+        assert await numbers(plane, "small") == list(range(1, 21))
+        assert await numbers(plane, "large") == list(range(1, 201))
+        assert (await plane.cold.archive_now()).damaged == []
+
+
+async def test_a_damaged_shard_that_the_archive_has_damaged_too_is_given_up(tmp_path: Path) -> None:
+    async with opened(archived(tmp_path / "data")) as plane:
+        await moved(plane, "small", 20)
+        await plane.cold.archive_now()
+        (shard,) = (plane.folder / "history").glob("log-*")
+        content = shard.read_bytes()
+        (part,) = (one for one in (tmp_path / "data-cold").rglob("attachments/*") if one.read_bytes() == content)
+        flip(part, 40)
+        flip(shard, 40)
+        report = await verify(plane, mend=True)
+        assert report.problems == ()
+        assert report.repaired[-1].what == f"{shard} was discarded: its 20 events are lost."
+        assert await numbers(plane, "small") == []
 
 
 async def test_of_a_damaged_shard_that_nobody_else_has_what_can_be_read_is_kept(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ import pytest
 from dataplane.cold import archive_position as positions
 from dataplane.cold import attachments, filelist, manifest
 from dataplane.cold.archive import Archiver
-from dataplane.cold.archive_export import ArchiveReport
+from dataplane.cold.archive_attachments import Guarded, Outgoing
+from dataplane.cold.archive_export import ArchiveReport, Export, Limits
 from dataplane.cold.archive_restore import RestoreReport, restore
 from dataplane.cold.attachments import PART_BYTES, tenant_folder
 from dataplane.cold.bucket import Bucket
@@ -188,6 +189,31 @@ async def test_a_file_that_goes_away_before_it_is_read_is_left_out(box: Box, buc
     assert [one.name.rpartition("/")[2] for one in await listed(bucket)] == ["file-1", "manifest.json"]
     await brought_back(bucket, tmp_path / "new")
     assert files(tmp_path / "new") == files(box.folder)
+
+
+async def test_a_shard_that_is_missing_or_cut_is_told_and_stays_in_the_archive(box: Box, bucket: Bucket) -> None:
+    for first in (1, 6, 11):
+        box.events(first)
+    cut, missing, _ = shards = sorted((box.folder / "history").glob("log-*"))
+    assert (await box.archiver.archive()).damaged == []
+    cut.write_bytes(cut.read_bytes()[:99])
+    missing.unlink()
+    for restart in (False, True):
+        told = (await box.archiver.archive(restart=restart)).damaged
+        assert [what.partition(" is missing")[0] for what in told] == [
+            f"the shard history/{path.name}" for path in (cut, missing)
+        ]
+        names = [one.name for one in await listed(bucket)]
+        assert names == [*(f"history/{path.name}" for path in shards), "history/manifest.json"]
+
+
+async def test_a_damaged_shard_of_the_history_is_nobodys_folder_of_uploaded_files(box: Box) -> None:
+    box.events(1)
+    next((box.folder / "history").glob("log-*")).unlink()
+    guarded, _ = Guarded().with_history(box.rocks, box.folder)
+    assert len(guarded.damaged) == 1
+    export = Export(box.rocks, box.bucket, Limits(), None, overwrite=False)
+    assert Outgoing(export, box.rocks, box.folder, (), guarded)._folders(attachments.FILES) == []
 
 
 @pytest.mark.parametrize("stop", [1, 2, 4])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,9 @@ import numpy as np
 import pytest
 
 from dataplane.care import inspection as care
+from dataplane.collections import loading
+from dataplane.collections.collection import Collection
+from dataplane.errors import StorageFull, Unavailable
 from dataplane.rows import SearchQuery
 from dataplane.store import DataPlane, opened
 from dataplane.words import indexer
@@ -96,8 +100,7 @@ async def test_a_file_that_was_harmed_while_it_was_closed_is_made_anew(
         await searches_are_right(plane)
         report = await care.verify(plane, mend=True)
         assert report.problems == ()
-        if harm is become_a_folder:
-            assert any(path.name in finding.what for finding in (*report.healed, *report.repaired)), report
+        assert any(path.name in finding.what for finding in (*report.healed, *report.repaired)), report
         await plane.settle(TENANT, NAME)
         await searches_are_right(plane)
     async with opened(config(data)) as plane:
@@ -169,11 +172,68 @@ async def test_a_full_text_that_cannot_be_made_at_first_is_named_and_made_later(
             assert problem.where == "text"
             assert "text.sqlite" in problem.what
             held.undo()
-            while not await care.text_built(plane.open_collections()[0], 1500):
-                continue
+            async with asyncio.timeout(30):
+                while not await care.text_built(plane.open_collections()[0], 1500):
+                    await asyncio.sleep(0.05)
             await searches_are_right(plane)
             assert (await care.verify(plane)).problems == ()
 
 
 def _refused(path: Path, **_: object) -> None:
     raise PermissionError(13, "Permission denied", str(path))
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """The next collection that is loaded fails in the middle of it."""
+    load = loading.load
+
+    def failing(to: Collection) -> None:
+        monkeypatch.setattr(loading, "load", load)
+        load(to)
+        raise error
+
+    monkeypatch.setattr(loading, "load", failing)
+
+
+@pytest.mark.parametrize(
+    ("number", "file"),
+    [
+        (errno.EMFILE, "text.sqlite"),
+        (errno.ENFILE, "text.sqlite"),
+        (errno.ENOMEM, "text.sqlite"),
+        (errno.ENOSPC, "text.sqlite"),
+        (errno.EIO, "../../rocks/CURRENT"),
+        (errno.EACCES, None),
+        (None, None),
+    ],
+)
+async def test_what_the_system_lacks_for_a_moment_removes_nothing(
+    data: Path, monkeypatch: pytest.MonkeyPatch, number: int | None, file: str | None
+) -> None:
+    folder = the(data, "text.sqlite").parent
+    there = {path.name: path.stat().st_ino for path in folder.iterdir()}
+    named = None if file is None else str((folder / file).resolve())
+    fail_once(
+        monkeypatch, Unavailable("Writer has previous error.") if number is None else OSError(number, "no", named)
+    )
+    with pytest.raises(StorageFull if number == errno.ENOSPC else Unavailable):
+        async with opened(config(data)):
+            pass
+    left = {path.name: path.stat().st_ino for path in folder.iterdir()}
+    assert {name: left.get(name) for name in there} == there
+    async with opened(config(data)) as plane:
+        assert only(plane).shards == 1
+        report = await care.verify(plane, deep=True)
+        assert (report.problems, report.healed) == ((), ())
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ENOTDIR])
+async def test_a_folder_in_which_something_cannot_be_used_is_made_anew(
+    data: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    path = the(data, "shards.json")
+    fail_once(monkeypatch, OSError(number, "no", str(path)))
+    async with opened(config(data)) as plane:
+        await searches_are_right(plane)
+        (healed,) = (await care.verify(plane)).healed
+        assert f"{path.parent} cannot be used" in healed.what

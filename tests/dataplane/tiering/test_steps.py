@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from tests.dataplane.keeping import (
     warm_up,
 )
 from tests.dataplane.planes import exact, vectors
-from tests.dataplane.stilled import Stilled, now_ms
+from tests.dataplane.stilled import Stilled, now_ms, stilled
 
 # Merging
 
@@ -278,3 +279,33 @@ def test_heat_is_reckoned_without_the_lock(
         assert made.keeper.steps.shrink(made.collection)
         assert made.places([f"r{n}" for n in range(20)]) != [WARM] * 20
     assert reckoned == [1, COUNT, 1, COUNT]  # the hottest there could be, and all, in parts
+
+
+# Trimming
+
+
+def test_what_ended_is_kept_while_the_full_text_cannot_be_opened_and_goes_when_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stilled(tmp_path, 4, text=True) as still:
+        still.upsert(vectors(3, dimensions=4))
+    path = tmp_path / "derived" / "text.sqlite"
+    path.unlink()
+    path.mkdir()
+    with monkeypatch.context() as held:
+        held.setattr(shutil, "rmtree", _refused)
+        again = stilled(tmp_path, 4, text=True)
+        still = again.__enter__()
+    try:
+        still.delete(["r0", "r1"])
+        still.work()
+        assert len(list(still.rocks.scan("dead", still.collection.scope))) == 2
+        still.index_text()
+        still.work()
+        assert list(still.rocks.scan("dead", still.collection.scope)) == []
+    finally:
+        again.__exit__(None, None, None)
+
+
+def _refused(path: Path, **_: object) -> None:
+    raise PermissionError(13, "Permission denied", str(path))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dataplane.errors import Closed, Damaged, StorageFull
+from dataplane.errors import Closed, Damaged, StorageFull, Unavailable
 from dataplane.truth import keys
 from dataplane.words import indexer as indexer_module
+from dataplane.words import textfile
 from dataplane.words.indexer import Indexer, TextFeed
 from dataplane.words.text import TextIndex
 from tests.dataplane.planes import vectors
@@ -351,6 +355,7 @@ def test_a_defect_in_one_feed_does_not_end_the_thread_for_the_others(
 ) -> None:
     class Broken:
         has_work = True
+        index = TextIndex(Path("none"), closed=True)
 
         def work(self) -> None:
             raise ZeroDivisionError
@@ -369,6 +374,28 @@ def wait_for(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < end
         time.sleep(0.005)
+
+
+def test_of_many_indexes_few_stay_open_and_all_answer(
+    still: Stilled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexer_module, "AWAKE", 2)
+    feeds = [TextFeed(still.rocks, b"%d" % at, tmp_path / f"{at}.sqlite", lambda hurry: None) for at in range(6)]
+    indexer = Indexer(lambda: feeds)
+    indexer.start()
+    try:
+        for at, feed in enumerate(feeds):
+            feed.open(0)
+            feed.add([(1, f"word{at}")], [], 1)
+        indexer.wake(True)
+        wait_for(lambda: all(feed.up_to_date for feed in feeds))
+        wait_for(lambda: sum(feed.index.is_open for feed in feeds) <= 2)
+        for at, feed in enumerate(feeds):
+            assert [row for row, _ in feed.index.search(f"word{at}", 5)] == [1]
+    finally:
+        indexer.stop()
+        for feed in feeds:
+            feed.close()
 
 
 def test_dead_entries_hold_the_text_that_the_index_needs(still: Stilled) -> None:
@@ -416,3 +443,50 @@ def test_an_index_that_is_made_anew_while_it_is_closed_stays_closed(still: Still
     assert not feed.has_work
     with pytest.raises(Closed):
         feed.search("word", 5, lambda rows: rows > 0, 0.0)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another process has the index, for a moment, and marks it."""
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("PRAGMA user_version = 7")
+    other.execute("PRAGMA locking_mode = EXCLUSIVE")
+    other.execute("BEGIN EXCLUSIVE")
+    try:
+        yield
+    finally:
+        other.close()
+
+
+def is_marked(path: Path) -> bool:
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        return bool(other.execute("PRAGMA user_version").fetchone()[0])
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_an_index_that_cannot_be_opened_for_a_moment_is_used_as_it_is_later_unless_it_is_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, ahead: bool
+) -> None:
+    monkeypatch.setattr(textfile, "BUSY_S", 0.05)
+    with stilled(tmp_path, DIMENSIONS, text=True) as still:
+        still.upsert(STORED[:100], texts=["steady"] * 100)
+        still.index_text()
+        if ahead:  # as after a loss of power: rows of these numbers are to come again
+            feed_of(still).index.add([(103, "never")], [], 105)
+    path = tmp_path / "derived" / "text.sqlite"
+    with locked(path):
+        again = stilled(tmp_path, DIMENSIONS, text=True)
+        still = again.__enter__()
+    try:
+        feed = feed_of(still)
+        assert isinstance(feed.unopened, Unavailable)
+        still.upsert(STORED[100:110], 100, texts=["later"] * 10)
+        still.index_text()
+        assert feed.is_usable
+        assert is_marked(path) == (not ahead)
+        assert found(still, "steady") == ({f"r{n}" for n in range(100)}, True)
+        assert found(still, "later") == ({f"r{n}" for n in range(100, 110)}, True)
+        assert found(still, "never") == (set(), True)
+        rebuilt_equals(still)
+    finally:
+        again.__exit__(None, None, None)

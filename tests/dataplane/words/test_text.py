@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -240,6 +241,42 @@ def test_compacting_leaves_no_word_of_a_removed_row_in_the_file(path: Path) -> N
     left = path.read_bytes()
     assert left.count(secret.encode()) == 1  # terms share their beginning; the one row's term is whole
     assert f"{secret}1999".encode() in left
+
+
+def test_an_index_that_rests_holds_no_file_and_answers_and_takes_in_as_before(index: TextIndex, path: Path) -> None:
+    def held() -> list[str]:
+        return [file.path for file in psutil.Process().open_files() if file.path.startswith(str(path))]
+
+    before = found(index, "cat")
+    assert held()
+    index.rest()
+    index.rest()
+    assert (held(), index.is_open) == ([], False)
+    assert found(index, "cat") == before
+    index.rest()
+    index.add([(90, "another cat")], [], seq=90)
+    assert sorted(found(index, "cat")) == sorted([*before, 90])
+    assert index.is_open
+
+
+@pytest.mark.parametrize("rested", [True, False])
+@pytest.mark.parametrize("other", ["none", "folder", "older"])
+def test_a_file_that_another_has_taken_the_place_of_is_damage(
+    index: TextIndex, path: Path, rested: bool, other: str
+) -> None:
+    index.rest()
+    older = path.read_bytes()
+    index.add([(90, "another cat")], [], seq=90)
+    if rested:
+        index.rest()
+    path.unlink()
+    if other == "folder":
+        path.mkdir()
+    elif other == "older":
+        path.write_bytes(older)
+    with pytest.raises(Damaged, match="made anew"):
+        index.verify()
+    assert path.exists() == (other != "none")
 
 
 def test_a_closed_index_says_so(index: TextIndex) -> None:
