@@ -137,12 +137,17 @@ def check_restored(rocks: Rocks) -> None:
 
 
 def base(position: Position, found: Shelf, where: str) -> Stored | None:
-    """The manifest to go on from; None: the bucket is empty, and the archive begins. Raises Conflict, Damaged."""
+    """The manifest to go on from; None: nothing was archived ever, and the archive begins. Raises Conflict, Damaged."""
     newest = found.whole[0] if found.whole else None
     if newest is not None and position.knows(newest) and newest.manifest.number == found.last:
         return newest
     if not found.last:
-        return None
+        if not position.number:
+            return None
+        raise Conflict(
+            f"the archive in {where}, which had {position.number} manifests, is gone: is its disk mounted, and is this the right "
+            "bucket? Run `acu data archive --restart` to begin it anew there."
+        )
     owner = newest.manifest.owner if newest is not None else position.owner
     if owner != position.owner:
         raise Conflict(
@@ -151,6 +156,11 @@ def base(position: Position, found: Shelf, where: str) -> Stored | None:
         )
     if found.broken:
         raise Damaged(f"{found.broken[0].what}")
+    if found.last < position.number:
+        raise Conflict(
+            f"the archive in {where} ends with manifest {found.last}, and this box has written {position.number}: was it set "
+            "back, or is another disk mounted? Run `acu data archive --restart` to archive there what the box has now."
+        )
     raise Conflict(
         f"the archive in {where} is ahead of this box, or was changed: was the box set back to an older backup? Run "
         "`acu data archive --restart` to archive what the box has now, or `acu data restore --from-bucket` on an empty box."

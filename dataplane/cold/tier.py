@@ -37,7 +37,7 @@ from dataplane.cold.manifest import Manifest, Problem
 from dataplane.cold.uploads import Listing, Upload, bring_back
 from dataplane.cold_config import ColdConfig
 from dataplane.collections.collection import Collection
-from dataplane.errors import Closed, DataPlaneError
+from dataplane.errors import Closed, Conflict, Damaged, DataPlaneError
 from dataplane.threads import in_thread
 from dataplane.truth.rocks import Rocks
 
@@ -155,7 +155,20 @@ class ColdTier:
         """What is wrong with the objects of the archive, as `manifest.verify`; nothing where there never was one."""
         if self._position is None or not self._position.number:
             return []
-        return await manifests.verify((await self._open())[0], deep=deep)
+        bucket = (await self._open())[0]
+        return await manifests.verify(bucket, deep=deep) + await self._misplaced(bucket)
+
+    async def _misplaced(self, bucket: Bucket) -> list[Problem]:
+        """Whether it is another archive than the one that this box has written, or an older one."""
+        while (position := await in_thread(positions.load, self._rocks)) is not None:
+            try:
+                positions.base(position, await manifests.shelf(bucket), bucket.where)
+            except (Conflict, Damaged) as error:
+                if position == await in_thread(positions.load, self._rocks):  # else it was written to meanwhile
+                    return [Problem("manifests", str(error))]
+            else:
+                break
+        return []
 
     async def bring_back(self, damaged: Iterable[Upload]) -> dict[str, DataPlaneError]:
         """Fetch damaged files from the archive, where it has them. Returns and raises as `uploads.bring_back`."""

@@ -232,11 +232,15 @@ async def test_a_box_that_was_set_back_is_refused_until_it_restarts(bucket: Buck
         box.close()
 
 
-async def test_a_bucket_that_lost_everything_is_filled_again(rocks: Rocks, bucket: Bucket, tmp_path: Path) -> None:
+async def test_a_bucket_that_lost_everything_is_told_and_filled_again_when_that_is_wanted(
+    rocks: Rocks, bucket: Bucket, tmp_path: Path
+) -> None:
     fill(rocks, 250)
     await Archiver(rocks, bucket).archive()
     shutil.rmtree(tmp_path / "cold" / "acu")
-    assert (await Archiver(rocks, bucket).archive()).manifest == 2
+    with pytest.raises(Conflict, match=r"is gone: is its disk mounted.*--restart"):
+        await Archiver(rocks, bucket).archive()
+    assert (await Archiver(rocks, bucket).archive(restart=True)).manifest == 2
     assert await restored(bucket, tmp_path / "new") == content(rocks)
 
 

@@ -55,6 +55,28 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.parametrize("older", [True, False])
+async def test_an_archive_that_is_gone_or_was_set_back_is_told_by_verify_and_by_the_next_run(
+    tmp_path: Path, older: bool
+) -> None:
+    async with opened(archived(tmp_path / "data")) as plane:
+        await filled(plane, vectors(30))
+        await plane.cold.archive_now()
+        shutil.copytree(tmp_path / "data-cold", tmp_path / "older")
+        await plane.upsert(TENANT, NAME, rows(vectors(5), 100))
+        await plane.cold.archive_now()
+        assert await plane.cold.verify(deep=False) == []
+        shutil.rmtree(tmp_path / "data-cold")
+        if older:
+            shutil.copytree(tmp_path / "older", tmp_path / "data-cold")
+        told = "ends with manifest 1, and this box has written 2" if older else "which had 2 manifests, is gone"
+        assert told in (await plane.cold.verify(deep=True))[-1].what
+        with pytest.raises(Conflict, match=told):
+            await plane.cold.archive_now()
+        await plane.cold.archive_now(restart=True)
+        assert await plane.cold.verify(deep=True) == []
+
+
 async def test_a_lost_box_comes_back_from_its_bucket_alone_and_finds_the_same(tmp_path: Path) -> None:
     stored, queries = vectors(600), vectors(5, seed=2)
     folder = tmp_path / "data"
