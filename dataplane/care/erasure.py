@@ -6,7 +6,7 @@
        graph and snapshot are made anew; the texts of rows that ended, which `dead` keeps for the full text, are taken out
     3. RocksDB rewrites its tables, so that the deleted bytes are in no file
     4. the archive is rewritten (archive.py: erase), old manifests included; and what the box knew of where that stood
-    5. everything is looked through once more, by what lies there. What is still found is in the receipt
+    5. everything is looked through once more, by what lies there (remains.py). What is still found is in the receipt
 
 Every step may be the last: erasing again does what is missing. What was deleted or replaced earlier goes as well, wherever it
 lay in the same files. Backups are out of reach, and so are old versions that a bucket keeps; what a disk keeps of blocks that
@@ -18,13 +18,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from dataplane import clock
 from dataplane.care.inspection import POLL_S, Progress, silent, text_built
+from dataplane.care.remains import by_kind, count, derived_left, history_left, listed, rows_left
 from dataplane.cold import archive_erasure, attachments, filelist
 from dataplane.cold.archive_erasure import Subject
 from dataplane.cold.archive_source import BOX, tenant_of
@@ -33,10 +34,8 @@ from dataplane.cold.tier import default_cold_folder
 from dataplane.collections.catalog import ROW_FAMILIES, ForgetTenant
 from dataplane.collections.collection import Collection
 from dataplane.errors import Damaged, DataPlaneError, NotFound, Unavailable
-from dataplane.hot import snapshot
 from dataplane.threads import in_thread
-from dataplane.truth import keys, records
-from dataplane.truth.records import RowRecord
+from dataplane.truth import keys
 from dataplane.truth.rocks import FAMILIES, Rocks
 from dataplane.truth.writer import Command, Draft
 
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
 
 STEP = 128
 SHOWN = 10  # names that an error lists
+OWN = "/"  # so begin the names under which a part of the daemon keeps records of its own
 PATIENCE_S = 60.0  # for RocksDB's removing of files
 BEYOND = (
     "Backups that were made before still hold it: remove those.",
@@ -105,18 +105,15 @@ async def absence(plane: DataPlane, tenant: str, collection: str | None = None) 
     """The error for what is not `known`. Before, the database is rewritten, for an earlier erasure may have been broken off."""
     await in_thread(_rewrite, plane.rocks, (keys.tenant_prefix(tenant), BOX))
     own = sorted(plane.collections(tenant))
-    tenants = await in_thread(_tenants, plane)
+    tenants = [one for one in await in_thread(_tenants, plane) if not one.startswith(OWN)]
     if collection is None or tenant not in tenants:
-        return NotFound(f"there is no tenant {tenant!r}, on this box or in its archive. There is: {_listed(tenants)}.")
+        return NotFound(
+            f"there is no tenant {tenant!r}, on this box or in its archive. There is: {listed(tenants, SHOWN)}."
+        )
     return NotFound(
         f"there is no collection {collection!r} of the tenant {tenant!r}, on this box or in its archive. "
-        f"There is: {_listed(own)}."
+        f"There is: {listed(own, SHOWN)}."
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return (", ".join(names[:SHOWN]) or "none") + more
 
 
 def _tenants(plane: DataPlane) -> list[str]:
@@ -184,7 +181,7 @@ async def erase(
     progress("rewriting the archive", 0, 0)
     try:
         archive = await plane.cold.erase(tenant, collection, subject.ids or None)
-        left += [f"archive: {problem.what}" for problem in archive.left] if archive else []
+        left += by_kind("archive", ((one.object, one.what) for one in archive.left)) if archive else []
     except DataPlaneError as error:
         left.append(f"archive: it could not be rewritten, erase again: {error}")
     progress("looking again", 0, 0)
@@ -324,80 +321,21 @@ def _look_again(plane: DataPlane, subject: Subject, taken: _Taken) -> tuple[dict
     searched: dict[str, int] = {}
     left: list[str] = []
     for collection in _kept(plane, subject):
-        left += _rows_left(collection, subject.ids, searched)
+        left += rows_left(collection, subject.ids, searched)
         with plane.keeper.held():  # which else may replace files meanwhile
-            left += _derived_left(collection, subject.ids, taken.seq, searched)
+            left += derived_left(collection, subject.ids, taken.seq, searched)
     if subject.collection is None:
         found = attachments.of_tenant(plane.folder, subject.tenant)
-        left += [f"files: {path} is there; was it uploaded again? Erase again." for path in found]
-        left += _history_left(plane, subject.tenant, searched)
+        left += by_kind("files", ((str(path), "still there; was it uploaded again? Erase again.") for path in found))
+        left += history_left(plane, subject.tenant, searched)
         searched["files"] = attachments.count(plane.folder, attachments.FILES)
     for prefix, families in taken.empty:
         for family in families:
-            if count := _count(plane.rocks, family, prefix):
-                left.append(f"database: {count} keys in {family}. Erase again.")
+            if found_keys := count(plane.rocks, family, prefix):
+                left.append(f"database: {found_keys} keys in {family}. Erase again.")
         searched["database"] = searched.get("database", 0) + len(families)
     until = time.monotonic() + PATIENCE_S
     while (files := plane.rocks.obsolete_files()) and time.monotonic() < until:
         time.sleep(POLL_S)
-    left += [f"database: the file {name} is still being read. Erase again." for name in files]
+    left += by_kind("database", ((name, "a file that is still being read. Erase again.") for name in files))
     return searched, left
-
-
-def _history_left(plane: DataPlane, tenant: str, searched: dict[str, int]) -> Iterator[str]:
-    """Events of the tenant, by what shards say."""
-    try:
-        count, searched["history"] = plane.old_events.count(tenant)
-    except Damaged as error:
-        yield f"history: {error} Then erase again."
-        return
-    if count:
-        yield f"history: {count} events. Erase again."
-
-
-def _count(rocks: Rocks, family: str, prefix: bytes) -> int:
-    with contextlib.closing(rocks.scan(family, prefix)) as found:
-        return sum(1 for _ in found)
-
-
-def _rows_left(collection: Collection, ids: frozenset[str], searched: dict[str, int]) -> Iterator[str]:
-    """Rows with any of these ids, by what the rows themselves say; and vectors of no row."""
-    rocks, scope = collection.rocks, collection.scope
-    numbers = set()
-    for key, value in rocks.scan("rows", scope):
-        numbers.add(key[-8:])
-        if (id_ := records.decode(RowRecord, value).id) in ids:
-            yield f"database: row {int.from_bytes(key[-8:], 'big')} has the id {id_!r}; was it stored again? Erase again."
-    orphans = [key for key, _ in rocks.scan("vectors", scope) if key[-8:] not in numbers]
-    for key in orphans:
-        if rocks.get("rows", key) is None and rocks.get("vectors", key) is not None:
-            yield f"database: row {int.from_bytes(key[-8:], 'big')} has a vector and no record. Run verify."
-    searched["database"] = len(numbers)
-
-
-def _derived_left(collection: Collection, ids: frozenset[str], seq: int, searched: dict[str, int]) -> Iterator[str]:
-    """Shards by the ids in them, and a snapshot by its nodes: they are of live rows, or of such as ended after `seq`."""
-    for name in collection.shards.holding(ids):
-        yield f"shards: {name} holds such rows. Erase again."
-    searched["shards"] = sum(entry.rows for entry in collection.shards.entries)
-    try:
-        nodes = snapshot.read_rows(collection.folder)
-    except DataPlaneError as error:
-        yield f"graph: {error} Erase again."
-        return
-    searched["graph"] = len(nodes)
-    keys_of = [collection.scope + keys.number(row) for row in nodes.tolist()]
-    gone = {
-        key[-8:]
-        for start in range(0, len(keys_of), STEP)
-        for key, value in zip(
-            keys_of[start : start + STEP],
-            collection.rocks.get_many("rows", keys_of[start : start + STEP]),
-            strict=True,
-        )
-        if value is None
-    }
-    if gone:
-        gone -= {value[:8] for _, value in collection.rocks.scan("dead", collection.scope, start=keys.number(seq + 1))}
-    if gone:
-        yield f"graph: the snapshot has {len(gone)} rows that ended before. Erase again."

@@ -33,11 +33,10 @@ import queue
 import sqlite3
 import threading
 import time
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -45,9 +44,8 @@ from numpy.typing import NDArray
 
 from dataplane.errors import Closed, Damaged, UnsupportedFormat
 from dataplane.files import remove
-from dataplane.words.segment import FORMAT as SEGMENT_FORMAT
 from dataplane.words.segment import is_single, words, words_to_index
-from dataplane.words.textfile import connect, damage, files_of, identity, is_usable, translated
+from dataplane.words.textfile import built, connect, damage, files_of, identity, is_usable, prepare, translated
 
 READERS = 4
 MERGE_PAGES = 256  # of one step of `compact`
@@ -60,12 +58,6 @@ FEW_ROWS = 1000  # in so small an index every word decides something
 FREQUENT = 1000  # rows; counting those of a more frequent word takes a while, so the count is kept
 MAX_FREQUENT = 4096  # words whose count is kept
 
-FORMAT = f"1.{SEGMENT_FORMAT}.{unicodedata.unidata_version}"
-SCHEMA = (
-    "CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID",
-    "CREATE VIRTUAL TABLE terms USING fts5(words, content='', tokenize='ascii')",
-    "CREATE VIRTUAL TABLE vocab USING fts5vocab(terms, row)",
-)
 # Rows come as one JSON array of [row number, words]: to bind each by itself gives the interpreter's lock away for every row.
 ADD = """INSERT INTO terms(rowid, words)
   SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?1)
@@ -110,8 +102,8 @@ class TextIndex:
         with translated(path):
             self._writer = connect(path)
             try:
-                _prepare(self._writer)
-                self._seq, self._rows = _built(self._writer)
+                prepare(self._writer)
+                self._seq, self._rows = built(self._writer)
                 self._file = identity(path)
             except BaseException:
                 self._writer.close()
@@ -297,7 +289,7 @@ class TextIndex:
             self.used_at = time.monotonic()
             if self._writer is None:
                 self._writer = self._connected()
-                if _built(self._writer) != (self._seq, self._rows):  # an older copy, which may even have the same inode
+                if built(self._writer) != (self._seq, self._rows):  # an older copy, which may even have the same inode
                     raise Damaged(damage(self._path))
             yield self._writer
 
@@ -374,32 +366,3 @@ def _allowed_of(found: Sequence[tuple[int, float]], allowed: Allowed) -> tuple[R
     costs = np.fromiter((cost for _, cost in found), np.float64, len(found))
     mask = allowed(numbers) if len(found) else np.zeros(0, np.bool_)
     return numbers[mask], costs[mask]
-
-
-def _prepare(writer: sqlite3.Connection) -> None:
-    """Make the tables of a new file; raise UnsupportedFormat when those of an old one are not ours."""
-    if writer.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
-        writer.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts only before the first page is written
-        writer.execute("PRAGMA journal_mode = WAL").fetchone()
-        writer.execute("BEGIN IMMEDIATE")
-        for statement in SCHEMA:
-            writer.execute(statement)
-        values: list[tuple[str, Any]] = [("format", FORMAT), ("seq", 0), ("rows", 0)]
-        writer.executemany("INSERT INTO meta VALUES (?, ?)", values)
-        writer.execute("COMMIT")
-        return
-    for statement in SCHEMA:
-        if writer.execute("SELECT 1 FROM sqlite_master WHERE sql = ?", (statement,)).fetchone() is None:
-            raise UnsupportedFormat("The full-text index has other tables than this release's. It must be made anew.")
-    if writer.execute("SELECT 1 FROM meta WHERE name = 'format' AND value = ?", (FORMAT,)).fetchone() is None:
-        raise UnsupportedFormat("The full-text index is of another format than this release's. It must be made anew.")
-
-
-def _built(writer: sqlite3.Connection) -> tuple[int, int]:
-    """(seq, rows). Looks at the index too, so that the worst damage is found now."""
-    found = dict(writer.execute("SELECT name, value FROM meta WHERE name IN ('seq', 'rows')"))
-    seq, rows = found.get("seq"), found.get("rows")
-    if not isinstance(seq, int) or not isinstance(rows, int) or seq < 0 or rows < 0:
-        raise Damaged("The full-text index does not say how far it is built. It must be made anew.")
-    writer.execute("SELECT rowid FROM terms WHERE terms MATCH 'a' LIMIT 1").fetchone()
-    return seq, rows

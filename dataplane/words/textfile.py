@@ -1,17 +1,26 @@
-"""Textfile: the SQLite database of a full-text index: how it is opened, which files it is, and its errors as ours."""
+"""Textfile: the SQLite database of a full-text index: its tables, how it is opened, which files it is, and its errors as ours."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from dataplane.errors import Damaged, DataPlaneError, StorageFull, Unavailable
+from dataplane.errors import Damaged, DataPlaneError, StorageFull, Unavailable, UnsupportedFormat
+from dataplane.words.segment import FORMAT as SEGMENT_FORMAT
 
 CACHE_KIB = 1024
 BUSY_S = 10.0
+FORMAT = f"1.{SEGMENT_FORMAT}.{unicodedata.unidata_version}"
+SCHEMA = (
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID",
+    "CREATE VIRTUAL TABLE terms USING fts5(words, content='', tokenize='ascii')",
+    "CREATE VIRTUAL TABLE vocab USING fts5vocab(terms, row)",
+)
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -79,3 +88,32 @@ def _ours(error: sqlite3.Error, path: Path) -> DataPlaneError:
 def damage(path: Path) -> str:
     """What is said of a damaged one."""
     return f"The full-text index {path} is damaged. Remove it, and it is made anew from the rows."
+
+
+def prepare(writer: sqlite3.Connection) -> None:
+    """Make the tables of a new file; raise UnsupportedFormat when those of an old one are not ours."""
+    if writer.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+        writer.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts only before the first page is written
+        writer.execute("PRAGMA journal_mode = WAL").fetchone()
+        writer.execute("BEGIN IMMEDIATE")
+        for statement in SCHEMA:
+            writer.execute(statement)
+        values: list[tuple[str, Any]] = [("format", FORMAT), ("seq", 0), ("rows", 0)]
+        writer.executemany("INSERT INTO meta VALUES (?, ?)", values)
+        writer.execute("COMMIT")
+        return
+    for statement in SCHEMA:
+        if writer.execute("SELECT 1 FROM sqlite_master WHERE sql = ?", (statement,)).fetchone() is None:
+            raise UnsupportedFormat("The full-text index has other tables than this release's. It must be made anew.")
+    if writer.execute("SELECT 1 FROM meta WHERE name = 'format' AND value = ?", (FORMAT,)).fetchone() is None:
+        raise UnsupportedFormat("The full-text index is of another format than this release's. It must be made anew.")
+
+
+def built(writer: sqlite3.Connection) -> tuple[int, int]:
+    """(seq, rows). Looks at the index too, so that the worst damage is found now."""
+    found = dict(writer.execute("SELECT name, value FROM meta WHERE name IN ('seq', 'rows')"))
+    seq, rows = found.get("seq"), found.get("rows")
+    if not isinstance(seq, int) or not isinstance(rows, int) or seq < 0 or rows < 0:
+        raise Damaged("The full-text index does not say how far it is built. It must be made anew.")
+    writer.execute("SELECT rowid FROM terms WHERE terms MATCH 'a' LIMIT 1").fetchone()
+    return seq, rows

@@ -290,6 +290,7 @@ async def test_what_box_and_archive_do_not_have_is_unknown_and_what_there_is_is_
     async with opened(archived(data)) as plane:
         await filled(plane, vectors(5))
         await plane.state.put("other", "session", "s", b"kept")
+        await plane.state.put("/library", "tenant", "other", b"")  # a part's own, which is nobody's name
         for target in ((TENANT, f"{TENANT}/{NAME}"), ("nobody", None), ("nobody", NAME)):
             assert await measure(plane, *target) == Extent(rows=0, files=0, collections=0, known=False)
         assert (await measure(plane, "other")).known
