@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from acu.http.data import JobRunning
 from acu.http.exchange import new_id
 from acu.http.library import LibrarySource
-from acu.http.wire.data import DataJob, DataWork, kind_of
+from acu.http.wire.data import DataJob, DataWork, VerifyBody, kind_of
 from agentflow.errors import AgentFlowError
 from dataplane.errors import DataPlaneError
 
@@ -25,22 +25,33 @@ if TYPE_CHECKING:
     from dataplane.store import DataPlane
 
 KEPT = 16
+COUNTED_S = 5.0
+"""So long is the count of uploaded files told again: each count reads the records of all of them."""
 
 log = logging.getLogger("acu.data")
 
 
 class DataJobs:
-    """`plane` and `library` open them if they are not open, and raise DataUnavailable; `status` tells how it is, open or not."""
+    """`plane` and `library` open them if they are not open, and raise DataUnavailable; `status` tells how it is, open or not.
+
+    Damaged files that only reading them shows are told of as jobs have found them, until a deep verify finds others.
+
+    Uploaded files are counted when somebody asks, but not twice in `counted_s` seconds, unless a job has ended in between.
+    """
 
     def __init__(
         self,
         plane: Callable[[], Awaitable[DataPlane]],
         status: Callable[[], dict[str, Any]],
         library: LibrarySource | None = None,
+        counted_s: float = COUNTED_S,
     ) -> None:
         self._plane = plane
         self._library = library
         self._status = status
+        self._counted_s = counted_s
+        self._counted: tuple[float, dict[str, int] | None] | None = None  # when, on the monotonic clock, and what
+        self._damaged = 0  # files, by the last job that looked
         self._jobs: dict[str, DataJob] = {}
         self._task: asyncio.Task[None] | None = None
         self._running = ""
@@ -49,10 +60,19 @@ class DataJobs:
         """How the data plane is, and what was uploaded if it is open. Raises DataUnavailable."""
         report = self._status()
         if "plane" in report:
-            from acu.datawork import uploads  # as below
-
-            report["uploads"] = await uploads(await self._plane())
+            report["uploads"] = await self._uploads()
         return report
+
+    async def _uploads(self) -> dict[str, int] | None:
+        from acu.datawork import uploads  # as below
+
+        plane, now = await self._plane(), time.monotonic()
+        if self._counted is None or now - self._counted[0] >= self._counted_s:
+            counts = await uploads(plane)
+            if counts is not None:
+                counts["damaged_files"] = max(counts["damaged_files"], self._damaged)
+            self._counted = now, counts
+        return self._counted[1]
 
     def job(self, job_id: str) -> DataJob | None:
         """A job, if it is one of the last few."""
@@ -85,7 +105,7 @@ class DataJobs:
             self._jobs[job_id] = replace(self._jobs[job_id], stage=stage, done=done, total=total)
 
         try:
-            from acu.datawork import perform  # the archive and Parquet with it, only when there is a job
+            from acu.datawork import damaged_in, perform  # the archive and Parquet with it, only when there is a job
 
             result = await perform(plane, work, told, self._library)
         except (DataPlaneError, AgentFlowError) as error:
@@ -97,9 +117,13 @@ class DataJobs:
             log.exception("job failed", extra={"job": job_id})
             self._end(job_id, error="It failed for a reason that is none of the data plane's own: see the log.")
         else:
+            found = damaged_in(result) if kind in ("verify", "archive") else []
+            if found or (isinstance(work, VerifyBody) and work.deep):  # others read no file whole
+                self._damaged = len(found)
             self._end(job_id, result=result)
 
     def _end(self, job_id: str, *, result: dict[str, Any] | None = None, error: str | None = None) -> None:
+        self._counted = None
         job = self._jobs[job_id] = replace(
             self._jobs[job_id],
             state="failed" if error is not None else "done",

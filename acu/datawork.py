@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +26,11 @@ from agentflow.library.values import PageRequest
 from dataplane.care import inspection as care
 from dataplane.care.erasure import absence, erase, measure
 from dataplane.cold.tier import cold_folder, default_cold_folder
-from dataplane.cold.uploads import waiting
-from dataplane.errors import DataPlaneError, InvalidInput
+from dataplane.cold.uploads import waiting, wrong
+from dataplane.errors import DataPlaneError, InvalidInput, NotFound
 
 if TYPE_CHECKING:
+    from agentflow.library.library import Library
     from dataplane.cold.archive_export import ArchiveReport
     from dataplane.store import DataPlane
 
@@ -38,6 +39,7 @@ UPLOADS_STAY = (
     "Of files in this vector store these chunks are gone, and their usage is less (a file without any is failed). The uploaded "
     "files still have the words: delete them too, for a file that is attached again has all its chunks again."
 )
+ROW_IDS = "A file in a vector store has the rows FILE_ID#0, FILE_ID#1 and so on."
 Told = Callable[[str, int, int], None]
 
 
@@ -75,45 +77,78 @@ async def perform(plane: DataPlane, work: DataWork, told: Told, library: Library
             "manifest": report.manifest,
             "where": plane.cold.status().where,
         }
-    before = await measure(plane, work.tenant, work.collection)
-    if not before.known:
-        raise await absence(plane, work.tenant, work.collection)
-    if work.collection is None and library is not None:
-        told("deleting files and vector stores", 0, 0)
-        await _emptied(library, work.tenant)
-    receipt = _plain(await erase(plane, work.tenant, work.collection, work.ids, progress=told, before=before))
-    try:
-        if work.collection is not None and work.ids and await _counted_anew(plane, library, work):
-            receipt["beyond"] = [UPLOADS_STAY, *receipt["beyond"]]
-    except (AgentFlowError, DataPlaneError) as error:  # the receipt is of what was erased before
-        receipt["left"] = [*receipt["left"], f"the vector store's usage was not counted anew: {error} Erase again."]
-    return receipt
+    return await _erased(plane, work, told, library)
+
+
+def damaged_in(result: dict[str, Any]) -> list[str]:
+    """What verifying or archiving has found wrong with files."""
+    if "problems" in result:
+        return [one["what"] for one in result["problems"] if one["where"] == "files"]
+    return list(result["damaged"])
 
 
 async def uploads(plane: DataPlane) -> dict[str, int] | None:
     """How many uploaded files there are, by their records, and how many of them wait for the archive; and their bytes.
 
+    `damaged_files` are missing or of another size: no file is read.
     None where that cannot be read, of which `acu data verify` says more.
     """
     try:
         there = await listed(plane.state)
         late = await asyncio.to_thread(waiting, plane.rocks, there)
+        damaged = await wrong(plane.rocks, plane.folder, partial(listed, plane.state))
     except DataPlaneError:
         return None
     return {
         "files": len(there),
         "bytes": sum(one.size for one in there),
+        "damaged_files": len(damaged),
         "waiting_files": len(late),
         "waiting_bytes": sum(one.size for one in late),
     }
 
 
-async def _emptied(source: LibrarySource, tenant: str) -> None:
-    """Have an open library forget all that a tenant has in it. Erasing removes what lies in the data plane's folder."""
+async def _erased(plane: DataPlane, work: EraseBody, told: Told, library: LibrarySource | None) -> dict[str, Any]:
+    """The receipt. Raises NotFound where there was nothing, also nothing in the archive."""
+    before = await measure(plane, work.tenant, work.collection)
+    if not before.known:
+        raise await absence(plane, work.tenant, work.collection)
+    async with _emptied(library if work.collection is None else None, work.tenant, told):
+        receipt = _plain(await erase(plane, work.tenant, work.collection, work.ids, progress=told, before=before))
     try:
-        library = await source()
-    except DataUnavailable:
+        changed = work.ids and await _counted_anew(plane, library, work)
+    except (AgentFlowError, DataPlaneError) as error:  # the receipt is of what was erased before
+        receipt["left"] = [*receipt["left"], f"the vector store's usage was not counted anew: {error} Erase again."]
+        return receipt
+    if changed:
+        receipt["beyond"] = [UPLOADS_STAY, *receipt["beyond"]]
+    elif work.ids and not receipt["rows"] and not receipt["left"] and not (receipt["archive"] or {}).get("rewritten"):
+        raise NotFound(
+            f"none of these ids is a row of the collection {work.collection!r}: nothing was erased. {ROW_IDS}"
+        )
+    return receipt
+
+
+@contextlib.asynccontextmanager
+async def _emptied(source: LibrarySource | None, tenant: str, told: Told) -> AsyncIterator[None]:
+    """Have an open library forget all that a tenant has in it, and store nothing new of it until the tenant is erased.
+
+    Erasing removes what lies in the data plane's folder.
+    """
+    library = None
+    if source is not None:
+        with contextlib.suppress(DataUnavailable):
+            library = await source()
+    if library is None:
+        yield
         return
+    told("deleting files and vector stores", 0, 0)
+    async with library.closed(tenant):
+        await _delete_all(library, tenant)
+        yield
+
+
+async def _delete_all(library: Library, tenant: str) -> None:
     while stores := (await library.stores(tenant, PageRequest(limit=100))).data:
         for store in stores:
             with contextlib.suppress(NotStored):
@@ -128,9 +163,12 @@ async def _counted_anew(plane: DataPlane, source: LibrarySource | None, work: Er
     """Tell of a vector store's files what is left of them; the ids of those that lost something."""
     assert work.collection is not None
     ids = work.ids or ()
+    library = None
     if source is not None:
         with contextlib.suppress(DataUnavailable):  # then none is open, and what is stored counts
-            return await (await source()).count_anew(work.tenant, work.collection, ids)
+            library = await source()
+    if library is not None:  # nobody else may write its records, also while it cannot
+        return await library.count_anew(work.tenant, work.collection, ids)
     shelves = Shelves(Records(plane.state))
     await shelves.load()
     return await count_anew(plane, shelves.of(work.tenant), Changes(), work.collection, ids)

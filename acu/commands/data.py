@@ -78,7 +78,11 @@ def add_arguments(subparsers: Any) -> None:
         return added
 
     status = action("status", "files, rows and bytes by tier, memory, what waits", STATUS)
-    status.add_argument("--watch", action="store_true", help="again every second, until ctrl-C")
+    status.add_argument(
+        "--watch",
+        action="store_true",
+        help="again every second, until ctrl-C; uploaded files are counted every few seconds",
+    )
     verify = action("verify", "look for what is wrong, and repair it", VERIFY)
     either = verify.add_mutually_exclusive_group()  # a backup cannot be repaired: another one is made
     either.add_argument(
@@ -148,7 +152,7 @@ def _verify(args: argparse.Namespace) -> int:
         return _verify_backup(args)
     with progress() as told:
         found = place_of(args).perform(VerifyBody(deep=args.deep, repair=args.repair), told)
-    out(json.dumps(found, indent=2) if args.json else dataview.verified(found))
+    out(json.dumps(found, indent=2) if args.json else dataview.verified(found, repair=args.repair))
     return exits.FAILED if found["problems"] else exits.OK
 
 
@@ -191,17 +195,16 @@ def _archive(args: argparse.Namespace) -> int:
 def _erase(args: argparse.Namespace) -> int:
     if args.ids and args.collection is None:
         raise DataError("--id names a row of a collection: name that with --collection")
-    what = f"everything of the tenant {args.tenant}"
+    whose = f"everything of the tenant {args.tenant}"
     if args.collection is not None:
-        what = f"the collection {args.collection} of the tenant {args.tenant}"
-    if args.ids:
-        what = f"{len(args.ids)} row{'s' * (len(args.ids) > 1)} of {what}"
+        whose = f"the collection {args.collection} of the tenant {args.tenant}"
+    what = f"{len(args.ids)} row{'s' * (len(args.ids) > 1)} of {whose}" if args.ids else whose
     if not args.yes and not confirmed(f"Erase {what}, for good, on every tier and in the archive?"):
         raise DataError("nothing was erased")
     work = EraseBody(tenant=args.tenant, collection=args.collection, ids=tuple(args.ids) if args.ids else None)
     with progress() as told:
         receipt = place_of(args).perform(work, told)
-    out(json.dumps(receipt, indent=2) if args.json else dataview.receipt(receipt, what))
+    out(json.dumps(receipt, indent=2) if args.json else dataview.receipt(receipt, whose))
     return exits.FAILED if receipt["left"] else exits.OK
 
 

@@ -68,8 +68,9 @@ def render(report: dict[str, Any]) -> RenderableType:
     if plane is None:
         return head
     used, cap = plane["memory_bytes"], plane["memory_cap_bytes"]
-    uploads = report["uploads"]
-    head.add_row("uploads", _uploads(uploads, ""))
+    head.add_row("uploads", _uploads(report, ""))
+    if (damaged := _damaged(report)) is not None:
+        head.add_row("damaged", damaged)
     head.add_row("memory", f"{human(used)} of {human(cap)} ({used / cap:.0%})")
     head.add_row("searches", _searches(plane["searches"]))
     head.add_row("writes", f"{plane['writes']}, {plane['syncs']} times made durable; {plane['ring_rows']} rows wait")
@@ -79,7 +80,7 @@ def render(report: dict[str, Any]) -> RenderableType:
     head.add_row("records", f"{state['records']} of state, {state['events']} events, {size} in tables")
     for line in _history_lines(plane["history"]):
         head.add_row("history", line)
-    for line in _archive_lines(plane["cold"], uploads):
+    for line in _archive_lines(plane["cold"], _uploads(report, "waiting_")):
         head.add_row("archive", line)
     if plane["last_error"]:
         head.add_row("[red]trouble[/]", escape(plane["last_error"]))
@@ -120,18 +121,27 @@ def _files(count: int) -> str:
     return f"{count} file{'s' * (count != 1)}"
 
 
-def _uploads(uploads: dict[str, Any] | None, which: str) -> str:
+def _uploads(report: dict[str, Any], which: str) -> str:
     """Uploaded files with their bytes: all (""), or those that wait for the archive ("waiting_")."""
+    if "uploads" not in report:
+        return "files are not counted by this daemon, which is of an earlier release"
+    uploads = report["uploads"]
     if uploads is None:
         return "[red]files cannot be counted: `acu data verify` says why[/]"
     return f"{_files(uploads[f'{which}files'])} ({human(uploads[f'{which}bytes'])})"
 
 
-def _archive_lines(cold: dict[str, Any], uploads: dict[str, Any] | None) -> list[str]:
+def _damaged(report: dict[str, Any]) -> str | None:
+    """Uploaded files that are missing or of another size, or that a job found to be damaged."""
+    count = (report.get("uploads") or {}).get("damaged_files", 0)
+    return f"[red]{_files(count)}[/], see `acu data verify --deep`" if count else None
+
+
+def _archive_lines(cold: dict[str, Any], uploads: str) -> list[str]:
     every = "only when asked" if cold["every_s"] is None else f"every {duration(cold['every_s'])}"
     lines = [f"{escape(cold['where'])}; {every}"]
     rows = f"{cold['backlog_rows']} changes of rows ({human(cold['backlog_bytes'])})"
-    behind = f"waiting: {rows}, {_uploads(uploads, 'waiting_')}"
+    behind = f"waiting: {rows}, {uploads}"
     last = "" if cold["archived_ms"] is None else f"; last run {ago(cold['archived_ms'])} ago"
     lines.append(f"manifest {cold['manifest']}, {behind}{last}{'; running' if cold['running'] else ''}")
     if cold["last_error"]:
@@ -226,8 +236,8 @@ def _table(first: str, *columns: str) -> Table:
     return table
 
 
-def verified(found: dict[str, Any]) -> str:
-    """What verify found, a line each."""
+def verified(found: dict[str, Any], *, repair: bool = False) -> str:
+    """What verify found, a line each. `repair`: it has repaired what it could."""
     archive = f", and the archive's manifest {found['archive_manifest']}" if found["archive_manifest"] else ""
     looked = f"{found['collections']} collections with {found['rows']} rows{archive}"
     lines = [f"wrong: {_finding(one)}" for one in found["problems"]]
@@ -236,7 +246,9 @@ def verified(found: dict[str, Any]) -> str:
     if not found["problems"]:
         lines.append(f"{looked}: nothing is wrong" + (" any more" if found["repaired"] else ""))
     else:
-        lines.append(f"{looked}: {len(found['problems'])} problems; --repair makes anew what can be")
+        count = len(found["problems"])
+        more = "this is what could not be repaired" if repair else "--repair makes anew what can be"
+        lines.append(f"{looked}: {count} problem{'s' * (count != 1)}; {more}")
     return "\n".join(lines)
 
 
@@ -250,7 +262,7 @@ def archived(done: dict[str, Any]) -> str:
     wrong = done.get("damaged", ())
     damaged = "".join(f"\nwrong, and not archived: {printable(one)}" for one in wrong)
     if wrong:
-        damaged += f"\n{len(wrong)} uploaded file{'s are' if len(wrong) > 1 else ' is'} damaged; all else is archived. "
+        damaged += f"\n{len(wrong)} file{'s are' if len(wrong) > 1 else ' is'} damaged; all else is archived. "
         damaged += "Repair or delete what is named, then run `acu data archive` again."
     if not done["objects"]:
         return f"{printable(done['where'])}: manifest {done['manifest']} has everything already{damaged}"
@@ -260,9 +272,13 @@ def archived(done: dict[str, Any]) -> str:
     )
 
 
-def receipt(found: dict[str, Any], what: str) -> str:
-    """The receipt of an erasure."""
+def receipt(found: dict[str, Any], whose: str) -> str:
+    """The receipt of an erasure: of `whose`, or of rows of it."""
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(found["time_ms"] / 1000))
+    what, rows, ids = whose, found["rows"], found["ids"]
+    if ids:
+        absent = "" if rows >= ids else f"; {ids - rows} of the {ids} ids were not there"
+        what = f"{rows} row{'s' * (rows != 1)} of {whose}{absent}"
     lines = [f"erased: {printable(what)}", f"at: {when}", f"rows that were there: {found['rows']}"]
     if not found["ids"]:
         lines += [f"collections: {found['collections']}", f"uploaded files: {found['files']}"]
@@ -272,6 +288,8 @@ def receipt(found: dict[str, Any], what: str) -> str:
             f"archive: {printable(archive['bucket'])}, manifest {archive['manifest']}: {archive['rewritten']} segments "
             f"rewritten, {len(archive['removed'])} objects removed"
         )
+    elif any(one.startswith("archive: ") for one in found["left"]):
+        lines.append("archive: not rewritten")
     else:
         lines.append("archive: there is none")
     looked = ", ".join(f"{tier} {count}" for tier, count in found["searched"].items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import logging
 import os
 import stat
@@ -26,6 +27,8 @@ from acu.http.route import Answer, Route
 from acu.http.wire.files import File, FileDeleted, FileForm, FileList, check_field, file_body, file_form
 
 PIECE_BYTES = 256 * 1024
+CHECKED_FIRST_BYTES = 8 << 20
+"""Up to so many bytes a file is compared with its SHA-256 before the answer begins; a larger one while it is sent."""
 FIELDS = 8  # of a file's object
 BYTES_TYPE = "application/octet-stream"
 TYPES: Final = MappingProxyType(
@@ -81,14 +84,14 @@ async def content(library: LibrarySource, exchange: Exchange) -> web.StreamRespo
     files, tenant, file_id = await library(), exchange.caller.tenant, exchange.path_arguments["file_id"]
     file = await files.file(tenant, file_id)
     try:
-        opened = await on_disk(whole, files.file_path(tenant, file_id), file.bytes)
+        sha256 = files.file_sha256(tenant, file_id)
+        opened = await on_disk(whole, files.file_path(tenant, file_id), file.bytes, sha256)
     except OSError as error:
         await files.file(tenant, file_id)  # it may have been deleted this moment
         told = {"request_id": exchange.id, "file": file_id, "why": str(error)}
         logging.getLogger(__name__).warning("an uploaded file is damaged", extra=told)
-        message = f"The file {file_id!r} is damaged: {error}. Restore it (acu data verify --repair), or delete it."
-        raise HttpError(500, message, code="data_damaged") from error
-    return await send_file(exchange, opened, file.filename)
+        raise HttpError(500, str(files.damaged(file_id, str(error))), code="data_damaged") from error
+    return await send_file(exchange, opened, file.filename, sha256 if file.bytes > CHECKED_FIRST_BYTES else None)
 
 
 TABLE: Final = (
@@ -148,8 +151,11 @@ def routes(library: LibrarySource, uploads: Uploads) -> tuple[Route, ...]:
     return bound((creation, *TABLE), library)
 
 
-def whole(path: Path, size: int) -> FileIO:
-    """A file of `size` bytes, opened. Raises OSError, whose words name no path, for anything else, a symbolic link too."""
+def whole(path: Path, size: int, sha256: str | None = None) -> FileIO:
+    """A file of `size` bytes, opened; a small one has this SHA-256.
+
+    Raises OSError, whose words name no path, for anything else, a symbolic link too.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -160,11 +166,32 @@ def whole(path: Path, size: int) -> FileIO:
         os.close(descriptor)
         regular = stat.S_ISREG(known.st_mode)
         raise OSError(f"it has {known.st_size:,} bytes instead of {size:,}" if regular else "it is no regular file")
-    return FileIO(descriptor)
+    file = FileIO(descriptor)
+    if sha256 is not None and size <= CHECKED_FIRST_BYTES:
+        try:
+            _check(file, sha256)
+        except BaseException:
+            file.close()
+            raise
+    return file
 
 
-async def send_file(exchange: Exchange, file: FileIO, filename: str) -> web.StreamResponse:
-    """Answer with the bytes of a file, read piece by piece as the client takes them, and close it."""
+def _check(file: FileIO, sha256: str) -> None:
+    """Raise OSError for other bytes; else the file is at its beginning again."""
+    try:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0)
+    except OSError as error:
+        raise OSError(f"it cannot be read ({error.strerror})") from error
+    if found != sha256:
+        raise OSError("it has another SHA-256")
+
+
+async def send_file(exchange: Exchange, file: FileIO, filename: str, sha256: str | None = None) -> web.StreamResponse:
+    """Answer with the bytes of a file, read piece by piece as the client takes them, and close it.
+
+    If they turn out to have another SHA-256, the connection ends before the last of them: nobody takes them for the file.
+    """
     with file:
         size = os.fstat(file.fileno()).st_size
         response = web.StreamResponse(headers=_headers(exchange, filename, size))
@@ -173,17 +200,28 @@ async def send_file(exchange: Exchange, file: FileIO, filename: str) -> web.Stre
         await response.prepare(exchange.request)
         exchange.status = 200
         if exchange.request.method != "HEAD":
-            await _send_all(exchange, file, size, response)
+            await _send_all(exchange, file, size, response, sha256)
         await response.write_eof()
     return response
 
 
-async def _send_all(exchange: Exchange, file: FileIO, size: int, response: web.StreamResponse) -> None:
+async def _send_all(
+    exchange: Exchange, file: FileIO, size: int, response: web.StreamResponse, sha256: str | None
+) -> None:
     """What fails once the headers are sent can be told by ending the connection alone."""
-    left = size
+    left, digest = size, hashlib.sha256()
+
+    def read() -> bytes:
+        piece = file.read(min(left, PIECE_BYTES))
+        if sha256 is not None:
+            digest.update(piece)
+            if len(piece) == left and digest.hexdigest() != sha256:
+                raise OSError("it has another SHA-256 than it was uploaded with")
+        return piece
+
     while left:
         try:
-            piece = await on_disk(file.read, min(left, PIECE_BYTES))
+            piece = await on_disk(read)
         except OSError:
             piece = b""
             logging.getLogger(__name__).exception("a file cannot be read", extra={"request_id": exchange.id})

@@ -3,10 +3,14 @@
 A chunk is the row `<file id>#<number>`; its attributes are its file's, so that filters see them. A file's rows are numbered
 without a gap: they are added at the end and removed from there, each part whole, so a crash leaves a beginning of them.
 Only `acu data erase` may take some out of the middle: so who wants all of a file's rows says how many it had (`had`).
+
+Rows get other attributes by being stored again. One that was erased after it was read would come back so: it is removed again.
+Only a crash between these two writes, which follow each other at once, leaves it there.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
@@ -95,8 +99,9 @@ class ChunkRows:
                 yield rows
             first += PART
 
-    async def set_attributes(self, file_id: str, attributes: Mapping[str, Attribute], had: int = 0) -> None:
-        """Give a file's rows other attributes; their vectors stay."""
+    async def set_attributes(self, file_id: str, attributes: Mapping[str, Attribute], had: int = 0) -> list[str]:
+        """Give a file's rows other attributes; their vectors stay. Returns the ids of those that were erased meanwhile."""
+        erased: list[str] = []
         async for rows in self._parts(file_id, 0, had, vectors=True):
             changed = [
                 Row(id=row.id, vector=row.vector, text=row.text, attributes=dict(attributes))
@@ -104,7 +109,26 @@ class ChunkRows:
                 if row.vector is not None
             ]
             with translated():
-                await self._plane.upsert(self._tenant, self._store_id, changed)
+                erased += await self._changes.run(self._replace(changed))
+        return erased
+
+    async def _replace(self, rows: list[Row]) -> list[str]:
+        """Store rows that were there, each by itself: one that is new was erased since it was read, and goes again."""
+        done = await asyncio.gather(*map(self._replace_one, rows), return_exceptions=True)
+        erased = []
+        for row, was_there in zip(rows, done, strict=True):
+            if isinstance(was_there, BaseException):
+                raise was_there
+            if not was_there:
+                erased.append(row.id)
+        return erased
+
+    async def _replace_one(self, row: Row) -> bool:
+        """Store a row; whether it was there."""
+        if not await self._plane.upsert(self._tenant, self._store_id, [row]):
+            return True
+        await self._plane.delete(self._tenant, self._store_id, [row.id])
+        return False
 
     async def drop(self) -> None:
         """Remove all rows of the store. Its lock must be held, and it must be due to go, so that none come again."""

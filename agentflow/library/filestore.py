@@ -14,7 +14,8 @@ or its owner deletes it. A record has the size and the SHA-256 of its bytes, by 
 the disk and is no file of ours, such as a folder, is removed from `uploads` and left alone in `files`.
 
 What is told of a name on disk comes from ids that the library made: no caller's text becomes part of a path. The data plane
-archives the files by this layout, and erases a tenant's folder without knowing the library (dataplane/cold/attachments.py).
+archives the files by this layout, and erases a tenant's folder without knowing the library (dataplane/cold/attachments.py):
+meanwhile an open library refuses what is new of that tenant (`Shelves.closed`), or bytes could go before their record comes.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from agentflow.library.shelf import Shelf, Shelves
 from agentflow.library.values import PURPOSES, FileObject, Page, PageRequest
 from dataplane import StateStore
 from dataplane.cold.attachments import FILES, tenant_folder
-from dataplane.cold.uploads import Upload, difference
+from dataplane.cold.uploads import HELP, Upload, difference
 from dataplane.errors import Damaged
 from dataplane.files import sha256_file
 
@@ -81,7 +82,7 @@ class FileStore:
             for shelf in self._shelves.all():
                 for file_id in sorted(lost.get(tenant_folder(shelf.tenant), ())):
                     _log.error(
-                        "the bytes of a file are gone: restore it with `acu data verify --repair`, or delete it",
+                        f"the bytes of a file are gone. {HELP}",
                         extra={"tenant": shelf.tenant, "file": file_id},
                     )
 
@@ -183,9 +184,7 @@ class FileStore:
         """Read a file whole. Raises DataDamaged, which names it, if its bytes are not those that were uploaded."""
         wrong = await asyncio.to_thread(difference, self.path(tenant, file.id), file.bytes, file.sha256)
         if wrong is not None:
-            raise DataDamaged(
-                f"The file {file.id!r} is damaged: it {wrong}. Restore it (acu data verify --deep --repair), or upload it again."
-            )
+            raise damaged(file.id, f"it {wrong}")
 
     def _check_size(self, size: int) -> None:
         if size == 0:
@@ -217,6 +216,11 @@ async def listed(state: StateStore) -> list[Upload]:
     except DataDamaged as error:
         raise Damaged(str(error)) from error
     return found
+
+
+def damaged(file_id: str, what: str) -> DataDamaged:
+    """The error for a file that cannot be given as it was uploaded: what is wrong with it, and what to do."""
+    return DataDamaged(f"The file {file_id!r} is damaged: {what}. {HELP}")
 
 
 def _told(record: FileRecord) -> FileObject:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -28,11 +28,11 @@ from agentflow.library.config import LibraryConfig
 from agentflow.library.embedder import Embedder
 from agentflow.library.erased import count_anew
 from agentflow.library.extraction import Extractor
-from agentflow.library.filestore import FileStore, listed
+from agentflow.library.filestore import FileStore, damaged, listed
 from agentflow.library.ids import Ids
 from agentflow.library.planeerrors import translated
 from agentflow.library.records import Records
-from agentflow.library.refusals import DataUnavailable, NotStored
+from agentflow.library.refusals import DataDamaged, DataUnavailable, NotStored
 from agentflow.library.searching import search
 from agentflow.library.shelf import Changes, Shelves
 from agentflow.library.storefiles import StoreFiles
@@ -184,8 +184,16 @@ class Library:
             return []
 
     def file_path(self, tenant: str, file_id: str) -> Path:
-        """Where the bytes of a file lie, to be read by who looks whether they are a file of its size. Raises NotStored."""
+        """Where the bytes of a file lie, to be read by who looks whether they are what was uploaded. Raises NotStored."""
         return self._files.path(tenant, self._files.file(tenant, file_id).id)
+
+    def file_sha256(self, tenant: str, file_id: str) -> str | None:
+        """What the bytes of a file must have; None: a record of an earlier release. Raises NotStored."""
+        return self._files.file(tenant, file_id).sha256
+
+    def damaged(self, file_id: str, what: str) -> DataDamaged:
+        """The error for a file that cannot be given as it was uploaded."""
+        return damaged(file_id, what)
 
     # Vector stores
 
@@ -275,6 +283,16 @@ class Library:
         """Tell of a store's files what is left after these rows were erased. See erased.py. Raises DataUnavailable."""
         counting = count_anew(self._plane, self._shelves.of(tenant), self._changes, store_id, row_ids)
         return await self._changes.run(counting)
+
+    @contextlib.asynccontextmanager
+    async def closed(self, tenant: str) -> AsyncIterator[None]:
+        """Inside it nothing new is stored for a tenant: its uploads and new stores are refused with DataUnavailable.
+
+        Nothing that was begun before is still on its way, so whoever erases the tenant takes no bytes from under a record.
+        """
+        with self._shelves.closed(tenant):
+            await self._changes.close()
+            yield
 
     # File batches
 

@@ -12,16 +12,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any, TypeVar
 
 from agentflow.library.extraction import shown
 from agentflow.library.records import HOUSE, BatchRecord, EntryRecord, FileRecord, Records, StoreRecord
-from agentflow.library.refusals import NotStored
+from agentflow.library.refusals import DataUnavailable, NotStored
 from agentflow.library.values import FileCounts
 
 T = TypeVar("T")
+ERASING_S = 5.0
+"""When to come again to a tenant that is being erased."""
 
 _log = logging.getLogger(__name__)
 
@@ -181,6 +184,7 @@ class Shelves:
     def __init__(self, records: Records) -> None:
         self._records = records
         self._shelves: dict[str, Shelf] = {}
+        self._closed: set[str] = set()  # tenants that are being erased
 
     async def load(self) -> None:
         """Read what every tenant has."""
@@ -193,11 +197,25 @@ class Shelves:
         return self._shelves.get(tenant) or Shelf(tenant, self._records)
 
     async def made(self, tenant: str) -> Shelf:
-        """A tenant's shelf, to put something on it."""
+        """A tenant's shelf, to put something on it. Raises DataUnavailable inside `closed`."""
+        if tenant in self._closed:
+            raise DataUnavailable(
+                "What this tenant has is being erased, so nothing new is stored for it: come again.",
+                retry_after_s=ERASING_S,
+            )
         shelf = self._shelves.setdefault(tenant, Shelf(tenant, self._records))
         if not await self._records.has(HOUSE, "tenant", tenant):  # it is new, or was erased
             await self._records.put(HOUSE, "tenant", tenant, None)
         return shelf
+
+    @contextmanager
+    def closed(self, tenant: str) -> Iterator[None]:
+        """Inside it no new file and no new store of this tenant is stored, but for those of changes that run already."""
+        self._closed.add(tenant)
+        try:
+            yield
+        finally:
+            self._closed.discard(tenant)
 
     def all(self) -> list[Shelf]:
         """Of everybody."""

@@ -34,7 +34,7 @@ from agentflow.errors import AgentFlowError, InvalidRequest
 from agentflow.library.chunkrows import ChunkRows
 from agentflow.library.config import LibraryConfig
 from agentflow.library.embedder import Embedder
-from agentflow.library.erased import without_rows
+from agentflow.library.erased import count_anew, without_rows
 from agentflow.library.errors import FileRefused, UnsupportedFile
 from agentflow.library.extraction import Extractor
 from agentflow.library.filestore import FileStore
@@ -172,7 +172,9 @@ class Workers:
         if due == "ingest":
             await self._end(work, await self._ingested(work))
         elif due == "rewrite":
-            await patiently(partial(work.rows.set_attributes, entry.file_id, entry.attributes, entry.rows))
+            erased = await patiently(partial(work.rows.set_attributes, entry.file_id, entry.attributes, entry.rows))
+            if erased:  # whoever erased them may have counted while they were there again
+                await patiently(lambda: self._changes.run(self._count_anew(work, erased)))
             await self._end(work, replace(entry, due=""))
         else:
             await patiently(partial(work.rows.cut, entry.file_id, 0, entry.rows))
@@ -209,6 +211,10 @@ class Workers:
         await patiently(lambda: self._changes.run(self._write_erased(work.tenant, work.store)))
         return await self._ingest.fill(Source(work.tenant, path, file.filename), work.entry, work.rows)
 
+    async def _count_anew(self, work: _Work, row_ids: list[str]) -> None:
+        shelf = self._shelves.of(work.tenant)
+        await count_anew(self._plane, shelf, self._changes, work.store.record.id, row_ids)
+
     async def _write_erased(self, tenant: str, store: StoreShelf) -> None:
         async with store.lock:
             if lost := self.erased(tenant, store):
@@ -218,7 +224,8 @@ class Workers:
     async def _end(self, work: _Work, ended: EntryRecord | None) -> None:
         """Write how a step ended (None: the entry goes), unless it was for an entry that has become another one.
 
-        Attributes that were changed while the rows were made are still due.
+        Attributes that were changed while the rows were made are still due. Of an entry that was rewritten only that ends:
+        its usage may have been counted anew meanwhile.
         """
         began, store_id = work.entry, work.store.record.id
 
@@ -228,15 +235,16 @@ class Workers:
                 entry = work.store.entries.get(began.file_id)
                 if entry is None or (entry.serial, entry.due) != (began.serial, began.due):
                     return
-                if ended is None:
+                told = replace(entry, due="") if began.due == "rewrite" else ended
+                if told is None:
                     await shelf.delete_entry(store_id, began.file_id)
                 elif entry.attributes == began.attributes:
-                    await shelf.put_entries(store_id, [ended])
-                elif ended.status == "completed":
-                    changed = replace(ended, attributes=entry.attributes, due="rewrite")
+                    await shelf.put_entries(store_id, [told])
+                elif told.status == "completed":
+                    changed = replace(told, attributes=entry.attributes, due="rewrite")
                     await shelf.put_entries(store_id, [changed])
                 else:
-                    await shelf.put_entries(store_id, [replace(ended, attributes=entry.attributes)])
+                    await shelf.put_entries(store_id, [replace(told, attributes=entry.attributes)])
 
         await patiently(lambda: self._changes.run(write()))
 

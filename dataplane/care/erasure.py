@@ -233,7 +233,7 @@ async def _delete(plane: DataPlane, subject: Subject) -> _Taken:
     await plane.writer.submit(ForgetTenant(subject.tenant), "durable")
     with contextlib.suppress(Damaged):  # what cannot be read, and so may have some, is found when it looks again
         await plane.mover.forget()
-    await asyncio.to_thread(_remove_files, plane, subject.tenant)  # their records are gone by now
+    await asyncio.to_thread(_remove_files, plane, subject.tenant)  # their owner stores no new record now
     rosters = [keys.tenant_prefix(owner) for owner, _ in plane.state.rosters]
     return _Taken(rows, 0, (whole, filelist.KNOWN, *rosters), ((whole, FAMILIES),))
 

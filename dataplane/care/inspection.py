@@ -107,8 +107,12 @@ async def verify(
     left_of_files = []
     if mend and damaged:
         progress("fetching uploaded files from the archive", 0, 0)
-        await plane.cold.bring_back(damaged)
-        left_of_files = _file_problems(await _damaged_files(plane, deep=deep))
+        missed = await plane.cold.bring_back(damaged)
+        still = await _damaged_files(plane, deep=deep)
+        problems = [problem for problem in problems if problem not in _file_problems(still)]  # told anew
+        left_of_files = _file_problems(
+            {one: uploads.told_again(what, missed.get(one.name)) for one, what in still.items()}
+        )
     lost, kept = await _mended_history(plane, history) if mend and history else ([], [])  # before all is archived anew
     left = [*left_of_files, *await _mended(plane, problems, deep=deep, progress=progress)] if mend else problems
     if mend:

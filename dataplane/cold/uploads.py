@@ -63,6 +63,15 @@ async def check(rocks: Rocks, data: Path, listing: Listing | None) -> None:
         raise Damaged(f"{len(found):,} uploaded files are damaged, the first of them: {next(iter(found.values()))}")
 
 
+def told_again(what: str, missed: DataPlaneError | None) -> str:
+    """What is said of a damaged file after the archive was asked for it; `missed`: why that could not be done."""
+    if missed is not None:
+        return what.replace(HELP, f"The archive may have it, and was not reached: {missed} Repair again when it is.")
+    return what.replace(
+        HELP, "The archive does not have it. Restore it from a backup, or upload it again, or delete it."
+    )
+
+
 async def bring_back(rocks: Rocks, bucket: Bucket, data: Path, damaged: Iterable[Upload]) -> dict[str, DataPlaneError]:
     """Fetch from the archive what it has of these. A file that it does not have as it should be stays as it is.
 

@@ -66,7 +66,13 @@ def test_the_status_of_a_running_daemon_is_told_by_it(daemon: DaemonFactory, pla
     assert (report["state"], report["plane"]["memory_cap_bytes"]) == ("open", 64 << 20)
     assert report["plane"]["cold"]["backlog_rows"] > 0
     size = len(TEXT)
-    assert report["uploads"] == {"files": 1, "bytes": size, "waiting_files": 1, "waiting_bytes": size}
+    assert report["uploads"] == {
+        "files": 1,
+        "bytes": size,
+        "damaged_files": 0,
+        "waiting_files": 1,
+        "waiting_bytes": size,
+    }
     shown = data(running, "status").stdout
     for word in (
         "TIER",
@@ -87,7 +93,7 @@ def test_the_status_of_a_running_daemon_is_told_by_it(daemon: DaemonFactory, pla
     assert data(running, "archive").returncode == 0
     running.stop()
     report = json.loads(data(running, "status", "--json").stdout)  # the folder itself
-    assert report["uploads"] == {"files": 1, "bytes": size, "waiting_files": 0, "waiting_bytes": 0}
+    assert report["uploads"] == {"files": 1, "bytes": size, "damaged_files": 0, "waiting_files": 0, "waiting_bytes": 0}
 
 
 def test_backup_of_a_running_daemon_and_its_restore_give_the_same_answers(
@@ -182,7 +188,7 @@ def test_an_archive_run_that_meets_a_damaged_file_fails_and_archives_the_rest(
         assert done.returncode == 1, done
         assert f"/{file.name} has 5 bytes, and was uploaded with {len(TEXT):,}" in done.stdout
         assert done.stdout.endswith(
-            "1 uploaded file is damaged; all else is archived. Repair or delete what is named, then run `acu data archive` "
+            "1 file is damaged; all else is archived. Repair or delete what is named, then run `acu data archive` "
             "again.\n"
         )
     assert json.loads(data(running, "archive", "--json").stdout)["damaged"] != []

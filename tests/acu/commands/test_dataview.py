@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
-from acu.commands.dataview import _collections, _uploads, receipt, render, stage_line, verified
+from acu.commands.dataview import (
+    _collections,
+    _damaged,
+    _uploads,
+    archived,
+    receipt,
+    render,
+    stage_line,
+    understood,
+    verified,
+)
+from dataplane.store import opened
+from tests.dataplane import planes
 
 
 @pytest.mark.parametrize(
@@ -30,8 +44,9 @@ def test_findings_and_receipts_are_told_a_line_each() -> None:
     assert verified(found).splitlines() == [
         "wrong: t/c: shards: shard 1 is damaged.",
         "made anew when it was opened, or since: t/c: shards: shard 1 is damaged.",
-        "1 collections with 5 rows, and the archive's manifest 2: 1 problems; --repair makes anew what can be",
+        "1 collections with 5 rows, and the archive's manifest 2: 1 problem; --repair makes anew what can be",
     ]
+    assert verified(found, repair=True).endswith("2: 1 problem; this is what could not be repaired")
     told: dict[str, Any] = {
         "time_ms": 0,
         "ids": 0,
@@ -49,11 +64,32 @@ def test_findings_and_receipts_are_told_a_line_each() -> None:
         "rows that were there: 1",
         "collections: 3",
         "uploaded files: 2",
-        "archive: there is none",
+        "archive: not rewritten",
         "looked through afterwards: nothing was there",
         "LEFT: archive: away",
         "note: b",
     ]
+
+
+@pytest.mark.parametrize(
+    ("ids", "rows", "headline"),
+    [
+        (1, 1, "erased: 1 row of the collection c"),
+        (3, 2, "erased: 2 rows of the collection c; 1 of the 3 ids were not there"),
+        (1, 0, "erased: 0 rows of the collection c; 1 of the 1 ids were not there"),
+    ],
+)
+def test_a_receipt_counts_rows_that_were_there(ids: int, rows: int, headline: str) -> None:
+    told: dict[str, Any] = {"time_ms": 0, "ids": ids, "rows": rows, "archive": None, "searched": {}, "left": []}
+    lines = receipt({**told, "beyond": []}, "the collection c").splitlines()
+    assert lines[0] == headline
+    assert "archive: there is none" in lines
+
+
+def test_damaged_uploads_are_in_the_status() -> None:
+    assert _damaged({"uploads": {"damaged_files": 14}}) == "[red]14 files[/], see `acu data verify --deep`"
+    reports: list[dict[str, Any]] = [{"uploads": {"damaged_files": 0}}, {"uploads": {}}, {"uploads": None}, {}]
+    assert [_damaged(report) for report in reports] == [None] * 4
 
 
 def test_what_failed_is_in_the_table() -> None:
@@ -64,10 +100,32 @@ def test_what_failed_is_in_the_table() -> None:
 
 
 def test_uploaded_files_that_cannot_be_counted_are_told_as_such() -> None:
-    line = _uploads(None, "")
+    line = _uploads({"uploads": None}, "")
     assert "cannot be counted: `acu data verify` says why" in line
-    told = {"files": 2, "bytes": 3_000, "waiting_files": 1, "waiting_bytes": 12}
-    assert (_uploads(told, ""), _uploads(told, "waiting_")) == ("2 files (3.00 kB)", "1 file (12 B)")
+    told = {"files": 2, "bytes": 3_000, "damaged_files": 0, "waiting_files": 1, "waiting_bytes": 12}
+    report = {"uploads": told}
+    assert (_uploads(report, ""), _uploads(report, "waiting_")) == ("2 files (3.00 kB)", "1 file (12 B)")
+
+
+async def test_the_status_of_a_daemon_that_counts_no_uploaded_files_is_shown_without(tmp_path: Path) -> None:
+    async with opened(planes.config(tmp_path)) as plane:
+        report = {"state": "open", "folder": "/data", "plane": msgspec.to_builtins(plane.status())}
+    output = io.StringIO()
+    Console(file=output, width=200).print(understood(report))
+    told = "files are not counted by this daemon, which is of an earlier release"
+    assert f"uploads   {told}" in output.getvalue()
+    assert f"waiting: 0 changes of rows (0 B), {told}" in output.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("damaged", "told"),
+    [(("a",), "1 file is damaged; all else is archived."), (("a", "b"), "2 files are damaged; all else is archived.")],
+)
+def test_what_is_damaged_is_told_as_files_for_they_may_be_of_the_history(damaged: tuple[str, ...], told: str) -> None:
+    lines = archived({"where": "/cold", "manifest": 3, "objects": 0, "damaged": damaged}).splitlines()
+    assert lines[0] == "/cold: manifest 3 has everything already"
+    assert lines[1:-1] == [f"wrong, and not archived: {one}" for one in damaged]
+    assert lines[-1].startswith(told)
 
 
 @pytest.mark.parametrize("width", [40, 80])

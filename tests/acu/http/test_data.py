@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from acu.http.audit import Hooks
 from acu.http.auth import Keys
 from agentflow.library.records import HOUSE, FileRecord, Records
 from agentflow.library.refusals import DataUnavailable
+from dataplane.cold.attachments import tenant_folder
 from dataplane.store import DataPlane, opened
 from tests.acu.http.hostile import request
 from tests.acu.http.raw import Reply, talk
@@ -28,7 +30,7 @@ KEYS = f"- {{name: ops, key: {OPS}, scopes: [admin]}}\n- {{name: team, key: {TEA
 
 
 @asynccontextmanager
-async def served_data(folder: Path) -> AsyncIterator[tuple[Served, DataPlane, DataJobs]]:
+async def served_data(folder: Path, counted_s: float = 0) -> AsyncIterator[tuple[Served, DataPlane, DataJobs]]:
     """A face with keys, over a data plane with 30 rows."""
     path = folder / "keys.yaml"
     path.write_text(KEYS)
@@ -40,7 +42,7 @@ async def served_data(folder: Path) -> AsyncIterator[tuple[Served, DataPlane, Da
         async def opened_plane() -> DataPlane:
             return plane
 
-        jobs = DataJobs(opened_plane, lambda: {"state": "open", "plane": {}})
+        jobs = DataJobs(opened_plane, lambda: {"state": "open", "plane": {}}, counted_s=counted_s)
         async with serving(keys=Keys(path), hooks=Hooks(data=lambda: jobs)) as served:
             try:
                 yield served, plane, jobs
@@ -91,16 +93,27 @@ async def test_every_job_ends_with_what_came_of_it(tmp_path: Path) -> None:
 
 async def test_the_status_counts_uploaded_files_and_lives_with_records_that_cannot_be_read(tmp_path: Path) -> None:
     async with served_data(tmp_path) as (served, plane, _):
-        nothing = {"files": 0, "bytes": 0, "waiting_files": 0, "waiting_bytes": 0}
+        nothing = {"files": 0, "bytes": 0, "damaged_files": 0, "waiting_files": 0, "waiting_bytes": 0}
         assert json.loads((await ask(served, "GET", "status")).body)["uploads"] == nothing
         await plane.state.put(HOUSE, "tenant", TENANT, b"")
         record = FileRecord(id="file-1", filename="a.txt", purpose="assistants", bytes=7, created_ms=0)
         await Records(plane.state).put(TENANT, "file", record.id, record)
-        one = {"files": 1, "bytes": 7, "waiting_files": 1, "waiting_bytes": 7}
+        one = {"files": 1, "bytes": 7, "damaged_files": 1, "waiting_files": 1, "waiting_bytes": 7}
         assert json.loads((await ask(served, "GET", "status")).body)["uploads"] == one
         await plane.state.put(TENANT, "file", "file-2", b"{broken")
         reply = await ask(served, "GET", "status")
         assert (reply.status, json.loads(reply.body)["uploads"]) == (200, None)
+
+
+async def test_uploaded_files_are_counted_now_and_then_and_after_each_job(tmp_path: Path) -> None:
+    async with served_data(tmp_path, counted_s=3600) as (served, plane, _):
+        assert json.loads((await ask(served, "GET", "status")).body)["uploads"]["files"] == 0
+        await plane.state.put(HOUSE, "tenant", TENANT, b"")
+        record = FileRecord(id="file-1", filename="a.txt", purpose="assistants", bytes=7, created_ms=0)
+        await Records(plane.state).put(TENANT, "file", record.id, record)
+        assert json.loads((await ask(served, "GET", "status")).body)["uploads"]["files"] == 0
+        await ended(served, await ask(served, "POST", "verify", {}))
+        assert json.loads((await ask(served, "GET", "status")).body)["uploads"]["files"] == 1
 
 
 async def test_a_job_that_fails_says_why(tmp_path: Path) -> None:
@@ -185,3 +198,27 @@ async def test_an_unknown_job_and_a_daemon_without_a_data_plane(tmp_path: Path) 
     async with serving(keys=Keys(tmp_path / "keys.yaml")) as served:
         reply = await ask(served, "GET", "status")
         assert (reply.status, reply.error["code"]) == (503, "data_plane_unavailable")
+
+
+async def test_a_file_that_a_deep_verify_has_found_flipped_is_in_the_status_until_the_next_finds_it_whole(
+    tmp_path: Path,
+) -> None:
+    async with served_data(tmp_path) as (served, plane, _):
+        await plane.state.put(HOUSE, "tenant", TENANT, b"")
+        path = plane.folder / "library" / "files" / tenant_folder(TENANT) / "file-1"
+        path.parent.mkdir(parents=True)
+        record = FileRecord(
+            id="file-1",
+            filename="a.txt",
+            purpose="assistants",
+            bytes=5,
+            created_ms=0,
+            sha256=hashlib.sha256(b"whole").hexdigest(),
+        )
+        await Records(plane.state).put(TENANT, "file", record.id, record)
+        told = []
+        for content, deep in ((b"whale", False), (b"whale", True), (b"whale", False), (b"whole", True)):
+            path.write_bytes(content)
+            await ended(served, await ask(served, "POST", "verify", {"deep": deep}))
+            told.append(json.loads((await ask(served, "GET", "status")).body)["uploads"]["damaged_files"])
+        assert told == [0, 1, 1, 0]

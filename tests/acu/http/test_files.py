@@ -13,6 +13,7 @@ import openai
 import pytest
 import pytest_asyncio
 
+from acu.http.files import CHECKED_FIRST_BYTES, PIECE_BYTES
 from acu.http.multipart import TENANT_AT_A_TIME
 from agentflow.library.config import LibraryConfig
 from tests.acu.http.hostile import request
@@ -422,8 +423,13 @@ def _pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+def _flip(path: Path) -> None:
+    path.write_bytes(b"nineteen bites here")
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "overwritten": (_overwrite, "it has 4 bytes instead of 19"),
+    "flipped": (_flip, "it has another SHA-256"),
     "a link": (_link, "it has become a symbolic link"),
     "a directory": (_directory, "it is no regular file"),
     "a pipe": (_pipe, "it is no regular file"),
@@ -456,3 +462,25 @@ async def test_of_deletes_at_once_exactly_one_is_told_that_it_did_it(served: Ser
         file = await ai.files.create(file=("a.txt", b"x"), purpose="user_data")
         done = await asyncio.gather(*(ai.files.delete(file.id) for _ in range(6)), return_exceptions=True)
         assert sorted(type(one).__name__ for one in done) == ["FileDeleted", *["NotFoundError"] * 5]
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+async def test_of_a_large_file_that_was_flipped_the_last_bytes_are_not_sent(tmp_path: Path, flipped: bool) -> None:
+    size = CHECKED_FIRST_BYTES + PIECE_BYTES
+    config = LibraryConfig(max_file_mb=16)
+    async with serving_library(tmp_path, limits(body_timeout_s=30.0), config, keys=two_tenants(tmp_path)) as served:
+        async with client(served) as ai:
+            file = await ai.files.create(file=("a.bin", b"x" * size), purpose="user_data")
+        (path,) = (tmp_path / "library" / "files").rglob(file.id)
+        if flipped:
+            with path.open("r+b") as stored:
+                stored.seek(size // 2)
+                stored.write(b"y")
+        reader, writer = await served.connect()
+        writer.write(listing().replace(b"/v1/files ", f"/v1/files/{file.id}/content ".encode()))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert f"content-length: {size}\r\n".encode() in head
+        if flipped:
+            assert len(await reader.read(-1)) == size - PIECE_BYTES
+        else:
+            assert await reader.readexactly(size) == b"x" * size

@@ -79,9 +79,15 @@ class Desk:
 
 @asynccontextmanager
 async def opened(
-    folder: Path, script: Script | None = None, model: str = MODEL, prompts: Prompts | None = None, **config: Any
+    folder: Path,
+    script: Script | None = None,
+    model: str = MODEL,
+    prompts: Prompts | None = None,
+    *,
+    within: str = "",
+    **config: Any,
 ) -> AsyncIterator[Desk]:
-    """A library in `folder`, closed at the end, whatever it was doing."""
+    """A library in `folder`, or `within` it, closed at the end, whatever it was doing. Its data plane is in `plane`."""
     ended: list[Run] = []
     service = _service(script, model, ended)
     extractor = Extractor()
@@ -89,7 +95,7 @@ async def opened(
     state = StateStore(plane.rocks, plane.writer)
     embedder = Embedder(service, model, ByteTokenizer().spans, special_tokens=0, prompts=prompts)
     try:
-        library = await Library.open(plane, state, folder, embedder, extractor, LibraryConfig(**config))
+        library = await Library.open(plane, state, folder / within, embedder, extractor, LibraryConfig(**config))
         async with asyncio.TaskGroup() as tasks:
             await service.start(tasks)
             try:

@@ -10,10 +10,13 @@ import msgspec
 import pytest
 
 from agentflow.errors import InvalidRequest
+from agentflow.library import workers
 from agentflow.library.chunking import ChunkingStrategy
+from agentflow.library.chunkrows import ChunkRows
 from agentflow.library.records import StoreRecord
 from agentflow.library.refusals import NotStored, QuotaExceeded, StoreExpired
 from agentflow.library.values import Attachment, FileCounts, NewStore, PageRequest, StoreChanges
+from dataplane import StoredRow
 from dataplane.care.erasure import erase
 from tests.agentflow.library.libraries import MODEL, TENANT, Desk, opened
 
@@ -337,6 +340,41 @@ async def test_a_file_that_has_lost_rows_is_told_with_what_is_left_and_leaves_no
         await desk.library.detach(TENANT, store, file.id)
         await desk.idle()
         assert desk.rows(store) == 0
+
+
+async def test_rows_that_are_erased_while_attributes_are_set_stay_away_and_stay_uncounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as desk:
+        file = await desk.upload(" ".join(f"word{n}" for n in range(2000)))
+        store = await desk.store(file.id, chunking=ChunkingStrategy(100, 0))
+        before, had = await desk.library.store_file(TENANT, store, file.id), desk.rows(store)
+        texts = await _all_texts(desk, store, file.id)
+        lost = [f"{file.id}#{number}" for number in (3, 69, 70)]
+
+        class ErasedOnceRead(ChunkRows):
+            """What it has read is erased, and counted, before it is written again."""
+
+            async def read(self, file_id: str, first: int, count: int, *, vectors: bool = False) -> list[StoredRow]:
+                found = await super().read(file_id, first, count, vectors=vectors)
+                if any(row.id == lost[-1] for row in found):
+                    await desk.plane.delete(TENANT, store, lost)
+                    await desk.library.count_anew(TENANT, store, lost)
+                return found
+
+        monkeypatch.setattr(workers, "ChunkRows", ErasedOnceRead)
+        await desk.library.update_attributes(TENANT, store, file.id, {"year": 1984})
+        await desk.idle()
+        assert desk.rows(store) == had - len(lost)
+        assert await desk.plane.get(TENANT, store, lost) == [None, None, None]
+        told = await desk.library.store_file(TENANT, store, file.id)
+        vector = (before.usage_bytes - sum(len(text) for text in texts)) // had
+        gone = sum(vector + len(texts[number]) for number in (3, 69, 70))
+        assert (told.status, told.usage_bytes) == ("completed", before.usage_bytes - gone)
+        (last,) = await desk.plane.get(TENANT, store, [f"{file.id}#{had - 1}"])
+        assert last is not None
+        assert last.attributes == {"year": 1984}
+        assert desk.library._shelves.of(TENANT).stores[store].entries[file.id].due == ""
 
 
 async def _all_texts(desk: Desk, store: str, file_id: str) -> list[str]:
