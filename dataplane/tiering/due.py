@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import time
 
-from msgspec import Struct
+import numpy as np
+from msgspec import Struct, field
+from numpy.typing import NDArray
 
 from dataplane.collections.collection import Collection
+
+Rows = NDArray[np.uint64]
 
 
 class KeeperCounts(Struct):
@@ -36,6 +40,9 @@ class Due(Struct):
     expired_at: float = 0.0
     trimmed_at: float = 0.0
     adopted: bool = False
+    gathered: Rows = field(
+        default_factory=lambda: np.empty(0, np.uint64)
+    )  # loose rows that are next, the hottest first
     paused_until: float = 0.0
     error: str | None = None  # of the last step, until one goes well
 

@@ -5,7 +5,7 @@
     mend       WARM -> LOOSE     the rows of a shard that a search found damaged; the shard is removed
     shrink     HOT -> WARM       when more memory is taken than there may be
     spill      FRESH -> LOOSE    the same, for collections that are too small for a graph
-    gather     LOOSE -> HOT      rows that are in RocksDB only: after a start, a rebuild, or a burst
+    gather     LOOSE -> HOT      rows that are in RocksDB only, the hottest first: after a start, a rebuild, or a burst
                LOOSE -> WARM     when there is no room for them in the graph and they have become many
     rebuild    HOT -> LOOSE      when too many nodes of the graph are masked; `gather` builds it anew
     tidy                         slots of rows that ended are forgotten
@@ -51,6 +51,9 @@ SHRINK_SHARE = 0.05  # of memory that is given back beyond what must be
 CLEARLY = 0.4  # of heat: half as many accesses again
 DRIFT_SHARE = 0.1  # of the graph that should be exchanged before it is built anew
 RESHUFFLE_EVERY_S = 60.0
+REBUILT_ROWS_S = 2000.0  # about, in a graph that is built anew
+REBUILDING_SHARE = 0.1  # of the time, at most, in which a graph may be in the making for an exchange
+GATHERED = 4096  # rows whose order is found at a time
 DRIFT_EVERY_S = 10.0
 PROMOTE_ROWS = 512
 PROMOTE_EVERY_S = 1.0
@@ -170,7 +173,7 @@ class Steps:
         return True
 
     def gather(self, collection: Collection) -> bool:
-        """Loose rows become hot while there is room, the oldest first; else many of them become warm.
+        """Loose rows become hot while there is room, the the hottest first; else many of them become warm.
 
         A collection that has become small is scanned as a whole instead, if there is memory for it.
         """
@@ -185,12 +188,27 @@ class Steps:
                 return False
             self._moves.demote(collection, collection.table.view().first_at(LOOSE, SHARD_ROWS))
             return True
-        view = collection.table.view()
-        loose = view.rows[view.first_at(LOOSE, MERGE_ROWS)]
+        loose = self._next_loose(collection)
         rows, vectors = collection.stored_vectors(loose)
         self._moves.into_graph(collection, rows, vectors, to_graph=True)
         collection.leave_out(np.setdiff1d(loose, rows))
         return True
+
+    def _next_loose(self, collection: Collection) -> NDArray[np.uint64]:
+        """Loose rows, the hottest first: while a graph is built anew, what is asked for most is back in it soonest."""
+        due = self._due.of(collection)
+        while True:
+            if not len(due.gathered):
+                view, heat = _heated(collection)
+                loose = np.flatnonzero(view.alive & (view.place == LOOSE))
+                due.gathered = view.rows[loose[np.argsort(-heat[loose], kind="stable")[:GATHERED]]]
+            rows, due.gathered = due.gathered[:MERGE_ROWS], due.gathered[MERGE_ROWS:]
+            view = collection.table.view()
+            slots = view.slots_of(rows)
+            still = (slots >= 0) & (view.place[slots] == LOOSE) & view.alive[slots]
+            if still.any() or not collection.counts()[LOOSE]:
+                found: NDArray[np.uint64] = rows[still]
+                return found
 
     def rebuild_if_masked(self, collection: Collection) -> bool:
         """The graph, once too many of its nodes are of rows that ended or left it."""
@@ -230,11 +248,10 @@ class Steps:
             self._moves.into_graph(collection, rows, vectors, to_graph=True)
             self._counts.promoted += len(rows)
             return True
-        if now - due.reshuffled_at < RESHUFFLE_EVERY_S:
+        pause_s = max(RESHUFFLE_EVERY_S, len(hot) / REBUILT_ROWS_S / REBUILDING_SHARE)
+        if now - due.reshuffled_at < pause_s:
             return False
-        due.reshuffled_at = (
-            now - RESHUFFLE_EVERY_S + DRIFT_EVERY_S
-        )  # when it is looked for again, if it is not worth it now
+        due.reshuffled_at = now - pause_s + DRIFT_EVERY_S  # when it is looked for again, if it is not worth it now
         if not (pairs := min(len(warm), len(hot))):
             return False
         if pairs < len(warm):

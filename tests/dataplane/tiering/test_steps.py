@@ -309,3 +309,12 @@ def test_what_ended_is_kept_while_the_full_text_cannot_be_opened_and_goes_when_i
 
 def _refused(path: Path, **_: object) -> None:
     raise PermissionError(13, "Permission denied", str(path))
+
+
+def test_a_graph_that_is_built_anew_takes_the_hottest_rows_first(hot: Stilled) -> None:
+    asked = [f"r{number}" for number in range(COUNT - 300, COUNT - 200)]
+    hot.touch(asked, times=3)
+    hot.keeper.moves.drop_graph(hot.collection)
+    assert hot.keeper.steps.gather(hot.collection)
+    assert set(hot.places(asked)) == {HOT}
+    assert hot.counts[HOT] < COUNT / 2
