@@ -43,7 +43,6 @@ from dataplane.hot.table import TableView
 
 POINTER = "snapshot.json"
 FORMAT = 1
-PART = 16_384  # rows of a column that are written at a time
 Rows = NDArray[np.uint64]
 
 
@@ -78,8 +77,8 @@ class Heat(Struct, frozen=True):
         with path.open("wb") as file:
             header(file, {"descr": "<f8", "fortran_order": False, "shape": shape})
             for column in self.columns:
-                for start in range(0, len(self.slots), PART):
-                    file.write(column[self.slots[start : start + PART]].astype("<f8").tobytes())
+                for start in range(0, len(self.slots), sketchfile.PART):
+                    file.write(column[self.slots[start : start + sketchfile.PART]].astype("<f8").tobytes())
 
 
 class Sketched(Struct, frozen=True):

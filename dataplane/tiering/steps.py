@@ -173,7 +173,7 @@ class Steps:
         return True
 
     def gather(self, collection: Collection) -> bool:
-        """Loose rows become hot while there is room, the the hottest first; else many of them become warm.
+        """Loose rows become hot while there is room, the hottest first; else many of them become warm.
 
         A collection that has become small is scanned as a whole instead, if there is memory for it.
         """
