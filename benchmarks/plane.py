@@ -28,7 +28,7 @@ BATCH = 64  # rows an upsert while filling
 IN_FLIGHT = 8  # upserts that wait at once while filling
 AMPLE_MB = 4096  # memory for everything
 ROCKS_MB = 16  # of a small memory, for RocksDB
-REST_S = 3.0  # without a promotion, and nothing more is due
+REST_S = 20.0  # without a promotion, and nothing more is due
 REST_AT_MOST_S = 240.0
 
 
@@ -105,12 +105,13 @@ class Plane:
 
     async def rest(self) -> None:
         """Settle, and wait until nothing is promoted any more."""
-        await self.settle()
         deadline = time.monotonic() + REST_AT_MOST_S
-        promoted = -1
-        while (now := self.plane.status().keeper.promoted) != promoted and time.monotonic() < deadline:
-            promoted = now
+        while time.monotonic() < deadline:
+            await self.settle()
+            promoted = self.plane.status().keeper.promoted
             await asyncio.sleep(REST_S)
+            if self.plane.status().keeper.promoted == promoted:
+                return
 
     def rows(self) -> dict[str, int]:
         """Live rows: those that are "hot" (in the graph, or new), and those that are "demoted"."""

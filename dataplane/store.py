@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -302,6 +303,7 @@ class DataPlane:
 
     def _touch(self, collection: Collection, rows: Rows) -> None:
         """Rows were found. Many searches share a command: alone, it would cost as much as a search."""
+        collection.searched_at = time.monotonic()
         collection.touched.append(rows)
         if len(collection.touched) >= TOUCHES:
             found = np.concatenate(collection.touched)

@@ -96,6 +96,7 @@ class Collection:
         self.problems: list[str] = []  # what was found damaged and is being made anew
         self.damaged: dict[int, str] = {}  # row groups that a search could not read, and why: for the keeper
         self.changed_at = time.monotonic()
+        self.searched_at = 0.0
         self.search_s = 0.0  # what a search of hot rows took lately
         self.touched: list[Rows] = []  # what searches found, until a command takes it up; on the loop
         self.dropped = False

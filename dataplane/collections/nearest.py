@@ -226,7 +226,7 @@ class Best:
         if not len(slots):
             return
         table = self._table
-        near = self._query.estimate(table.sketches(slots), table.factors[slots])
+        near = self._query.estimate(table.sketches.take(slots, axis=0), table.factors[slots])
         self._slots.append(slots)
         self._estimates.append(2 * near - table.squares[slots] if self._l2 else near)
         self._waiting += len(slots)

@@ -1,4 +1,4 @@
-"""Graph: the HNSW index over a collection's hot rows. The one place that knows faiss.
+"""Graph: the HNSW index over a collection's hot rows, by faiss.
 
 Nodes are numbered in the order in which they were added, each has its row's number, and none is ever changed. A node whose
 row ended is masked: searches walk through it and do not give it back. Masked nodes cost memory and time until the graph is

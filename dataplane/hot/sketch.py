@@ -2,25 +2,29 @@
 
 The collection's centre c is taken off a vector x, the rest is rotated, and of the result only the signs are kept, with the
 mean of its magnitudes as the one factor. The inner product of a query q with x is then about
-q.c + factor(x) * sum(sign(x) * rotated(q)). The query is rounded to 4 bits a dimension, so that the sum becomes 4 counts of
-common bits for each 64-bit word. This is RaBitQ's estimator (Gao and Long, 2024). On 40,000 WordNet glosses of 256
-dimensions the 100 best by sketch hold 0.995 of the true ten nearest; without the centre, 0.98.
+q.c + factor(x) * sum(sign(x) * rotated(q)). The query is rounded to 4 bits a dimension, so that the sum follows from the
+sketch's Hamming distances to the query's bits of each weight, and to nothing, which counts the positive signs. This is
+RaBitQ's estimator (Gao and Long, 2024). On 40,000 WordNet glosses of 256 dimensions the 100 best by sketch hold 0.995 of the
+true ten nearest; without the centre, 0.98.
 
 The rotation is random and orthogonal, in blocks of at most 512 dimensions, so that 4,096 dimensions take 8 MB and not 64.
 
-Sketches find candidates; scores that anybody sees are computed from stored vectors. Pure; numpy releases the GIL in all of it.
+Sketches find candidates; scores that anybody sees are computed from stored vectors. Pure. faiss counts the bits, seven times as
+fast as numpy would; both release the GIL.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
+import faiss
 import numpy as np
 from numpy.typing import NDArray
 
 QUERY_BITS = 4
 BLOCK = 512
-CHUNK = 16_384  # rows that one numpy call works on: tens of microseconds, and no large temporary
+CHUNK = 16_384  # rows that one call works on: tens of microseconds, and no large temporary
 
 Floats = NDArray[np.float32]
 Words = NDArray[np.uint64]
@@ -36,13 +40,12 @@ class Sketcher:
         self._blocks = _rotation(dimensions)
 
     def encode(self, vectors: Floats) -> tuple[Words, Floats]:
-        """Sketches, shape [words, n], and factors, shape [n], of `vectors`, shape [n, dimensions]."""
+        """Sketches, shape [n, words], and factors, shape [n], of `vectors`, shape [n, dimensions]."""
         rotated = self._rotate(vectors - self.centre)
         bits = np.zeros((len(vectors), self.words * 8), np.uint8)
         packed = np.packbits(rotated > 0, axis=1, bitorder="little")
         bits[:, : packed.shape[1]] = packed
-        words = np.ascontiguousarray(bits.view("<u8").T).astype(np.uint64, copy=False)
-        return words, np.abs(rotated).mean(axis=1, dtype=np.float32)
+        return bits.view("<u8").astype(np.uint64, copy=False), np.abs(rotated).mean(axis=1, dtype=np.float32)
 
     def query(self, vector: Floats) -> Query:
         """What `estimate` needs of a query vector, shape [dimensions]."""
@@ -50,12 +53,12 @@ class Sketcher:
         low, high = float(rotated.min()), float(rotated.max())
         step = (high - low) / (2**QUERY_BITS - 1) or 1.0
         levels = np.rint((rotated - low) / step).astype(np.uint8)
-        planes = np.zeros((QUERY_BITS, self.words * 8), np.uint8)
+        planes = np.zeros((QUERY_BITS + 1, self.words * 8), np.uint8)  # the last stays empty
         for bit in range(QUERY_BITS):
             packed = np.packbits((levels >> bit) & 1, bitorder="little")
             planes[bit, : len(packed)] = packed
-        words = planes.view("<u8").astype(np.uint64, copy=False)
-        return Query(words, low, step, float(rotated.sum(dtype=np.float64)), float(vector @ self.centre))
+        total = float(rotated.sum(dtype=np.float64))
+        return Query(planes.view("<u8").astype(np.uint64, copy=False), low, step, total, float(vector @ self.centre))
 
     def _rotate(self, vectors: Floats) -> Floats:
         """Rotated copies; lengths and inner products stay."""
@@ -72,36 +75,44 @@ class Query:
     """A query vector, rotated and rounded."""
 
     def __init__(self, planes: Words, low: float, step: float, total: float, at_centre: float) -> None:
-        self._planes = planes  # [QUERY_BITS, words]
-        self._low = low
-        self._step = step
-        self._total = total
-        self._at_centre = at_centre
+        # For each weight w: bits in common = (ones of sketch + ones of plane - distance) / 2, and
+        # sum of sign * rotated query = 2 * sum over the positive signs of (low + step * w * bit) - total.
+        weights = 2 ** np.arange(QUERY_BITS)
+        ones = np.bitwise_count(planes[:-1]).sum(axis=1)
+        of_distances = [*(-step * weights), 2 * low + step * float(weights.sum())]
+        self._planes = planes  # [QUERY_BITS + 1, words]: the last holds nothing
+        self._of_distances = np.array(of_distances, np.float32)
+        self._constant = np.float32(step * float(weights @ ones) - total)
+        self._at_centre = np.float32(at_centre)
 
     def estimate(self, sketches: Words, factors: Floats) -> Floats:
-        """About the inner products with the rows whose sketches [words, n] and factors [n] these are; shape [n]."""
-        count = sketches.shape[1]
-        estimates = np.empty(count, np.float32)
-        for start in range(0, count, CHUNK):
+        """About the inner products with the rows whose sketches [n, words] and factors [n] these are; shape [n]."""
+        estimates = np.empty(len(sketches), np.float32)
+        for start in range(0, len(sketches), CHUNK):
             part = slice(start, start + CHUNK)
-            estimates[part] = self._signed_sum(sketches[:, part])
+            np.dot(self._of_distances, self._distances(sketches[part]), out=estimates[part])
+        estimates += self._constant
         estimates *= factors
-        estimates += np.float32(self._at_centre)
+        estimates += self._at_centre
         return estimates
 
-    def _signed_sum(self, sketches: Words) -> Floats:
-        """Sum of sign * rotated query: twice the sum over the positive signs, less the sum over all."""
-        weighted = np.zeros(sketches.shape[1], np.uint32)
-        ones = np.zeros(sketches.shape[1], np.uint16)
-        for bit, plane in enumerate(self._planes):
-            common = np.zeros(sketches.shape[1], np.uint16)
-            for word, row in enumerate(sketches):
-                common += np.bitwise_count(row & plane[word])
-                if bit == 0:
-                    ones += np.bitwise_count(row)
-            weighted += common.astype(np.uint32) << bit
-        positive = np.float32(self._low) * ones + np.float32(self._step) * weighted.astype(np.float32)
-        return 2 * positive - np.float32(self._total)
+    def _distances(self, sketches: Words) -> Floats:
+        """From each plane to each sketch, in bits; shape [QUERY_BITS + 1, n]."""
+        stored = np.ascontiguousarray(sketches)
+        distances = np.empty((len(self._planes), len(stored)), np.int32)
+        faiss.hammings(  # type: ignore[attr-defined]  # not in its stub
+            _address(self._planes.view(np.uint8)),
+            _address(stored.view(np.uint8)),
+            len(self._planes),
+            len(stored),
+            stored.itemsize * stored.shape[1],
+            _address(distances),
+        )
+        return distances.astype(np.float32)
+
+
+def _address(array: NDArray[Any]) -> Any:
+    return faiss.swig_ptr(array)
 
 
 @lru_cache(maxsize=16)

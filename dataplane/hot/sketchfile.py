@@ -28,19 +28,19 @@ class SavedSketches(Struct, frozen=True):
         places = np.searchsorted(self.rows, rows)
         known = self.rows.take(places, mode="clip") == rows if len(self.rows) else np.zeros(len(rows), np.bool_)
         found = self.content[places[known]]
-        return known, (found["words"].T, found["factor"], found["square"])
+        return known, (found["words"], found["factor"], found["square"])
 
 
 def save(path: Path, view: TableView, slots: NDArray[np.int64]) -> None:
     """Write the sketches of the rows at `slots`, rising, a part after the other. Raises OSError."""
-    kind, npy = _kind(len(view.words)), cast("Any", np.lib.format)
+    kind, npy = _kind(view.sketches.shape[1]), cast("Any", np.lib.format)
     with path.open("wb") as file:
         descr = npy.dtype_to_descr(kind)
         npy.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": (len(slots),)})
         for start in range(0, len(slots), PART):
             here = slots[start : start + PART]
             part = np.empty(len(here), kind)
-            part["row"], part["words"] = view.rows[here], view.sketches(here).T
+            part["row"], part["words"] = view.rows[here], view.sketches[here]
             part["factor"], part["square"] = view.factors[here], view.squares[here]
             file.write(part.tobytes())
 

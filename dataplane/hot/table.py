@@ -77,7 +77,7 @@ class TableView(Struct, frozen=True, kw_only=True):
     node: NDArray[np.int32]
     group: NDArray[np.int32]
     expires_ms: NDArray[np.int64]
-    words: tuple[NDArray[np.uint64], ...]  # of the sketches
+    sketches: NDArray[np.uint64]  # shape [n, words]
     factors: Floats
     squares: Floats
     counts: tuple[int, ...]  # live rows by place
@@ -94,10 +94,6 @@ class TableView(Struct, frozen=True, kw_only=True):
         """The same for some slots, shape [n]; false for -1."""
         live: NDArray[np.bool_] = (slots >= 0) & self.alive[slots] & (self.expires_ms[slots] > now_ms)
         return live
-
-    def sketches(self, slots: Slots) -> NDArray[np.uint64]:
-        """The sketches of some slots, shape [words, n]."""
-        return np.array([word[slots] for word in self.words], np.uint64).reshape(len(self.words), len(slots))
 
     def first_at(self, place: int, count: int) -> Slots:
         """The first `count` slots of live rows at a place, rising."""
@@ -125,7 +121,7 @@ class Table:
     def __init__(self, words: int) -> None:
         self._count = 0
         self._columns = {name: np.empty(0, _COLUMNS[name]) for name in _COLUMNS.names or ()}
-        self._words = [np.empty(0, np.uint64) for _ in range(words)]  # of the sketches: each of them can grow alone
+        self._sketches = np.empty((0, words), np.uint64)
         self._ids = bytearray()
         self._counts = [0, 0, 0, 0]
         self._version = 0  # other when rows have come, ended or moved
@@ -145,7 +141,7 @@ class Table:
     @property
     def nbytes(self) -> int:
         """Bytes of memory taken."""
-        return sum(_taken(column, self._count) for column in (*self._columns.values(), *self._words)) + len(self._ids)
+        return sum(_taken(column, self._count) for column in (*self._columns.values(), self._sketches)) + len(self._ids)
 
     def view(self) -> TableView:
         """The columns as they are now."""
@@ -162,7 +158,7 @@ class Table:
             node=columns["node"][:count],
             group=columns["group"][:count],
             expires_ms=columns["expires_ms"][:count],
-            words=tuple(word[:count] for word in self._words),
+            sketches=self._sketches[:count],
             factors=columns["factors"][:count],
             squares=columns["squares"][:count],
             counts=tuple(self._counts),
@@ -182,7 +178,7 @@ class Table:
 
     @property
     def _row_bytes(self) -> int:
-        return _COLUMNS.itemsize + 8 * len(self._words)
+        return _COLUMNS.itemsize + 8 * self._sketches.shape[1]
 
     def _size_for(self, needed: int) -> int:
         return 4 * needed if needed >= WIDE_FROM else max(_FIRST, needed + needed // 8)
@@ -214,13 +210,12 @@ class Table:
 
     def _take_size(self, size: int) -> None:
         self._view, self._places_seen = None, False
-        for at, old in enumerate(self._words):
-            self._words[at] = self._larger(old, size)
+        self._sketches = self._larger(self._sketches, size)
         for name, column in self._columns.items():
             self._columns[name] = self._larger(column, size)  # `ids` reads it without the lock
 
     def _larger(self, column: NDArray[Any], size: int) -> NDArray[Any]:
-        grown = np.zeros(size, column.dtype)
+        grown = np.zeros((size, *column.shape[1:]), column.dtype)
         grown[: self._count] = column[: self._count]
         return grown
 
@@ -273,9 +268,8 @@ class Table:
         self._columns["hour"][slots] = hours
 
     def set_sketches(self, slots: Slots, sketches: NDArray[np.uint64], factors: Floats, squares: Floats) -> None:
-        """The sketches [words, n] of rows, with their factors [n] and the squared lengths [n] of their vectors."""
-        for word, values in zip(self._words, sketches, strict=True):
-            word[slots] = values
+        """The sketches [n, words] of rows, with their factors [n] and the squared lengths [n] of their vectors."""
+        self._sketches[slots] = sketches
         self._columns["factors"][slots] = factors
         self._columns["squares"][slots] = squares
 
@@ -296,7 +290,7 @@ class Table:
 
     def kept(self, slots: Slots) -> Table:
         """A table of these slots alone, rising. Without the lock."""
-        table = Table(len(self._words))
+        table = Table(self._sketches.shape[1])
         table._take_size(table._size_for(len(slots)))
         table._copy(self, slots)
         return table
@@ -326,8 +320,7 @@ class Table:
         new = slice(start, end)
         for name, column in self._columns.items():
             column[new] = old._columns[name][slots]
-        for word, values in zip(self._words, old._words, strict=True):
-            word[new] = values[slots]
+        self._sketches[new] = old._sketches[slots]
         lengths = self._take_ids(old, slots)
         self._columns["id_end"][new] = len(self._ids) - int(lengths.sum()) + np.cumsum(lengths)
         alive = self._columns["alive"][new]
@@ -358,7 +351,7 @@ def _taken(column: NDArray[Any], count: int) -> int:
     return (
         column.nbytes
         if column.nbytes < allocator.LARGE
-        else min(column.nbytes, -(-count * column.itemsize // page) * page)
+        else min(column.nbytes, -(-count * column[:1].nbytes // page) * page)
     )
 
 

@@ -32,8 +32,9 @@ class Due(Struct):
     """When things were last done for a collection; `time.monotonic()`."""
 
     promoted_at: float = 0.0
+    compared_at: float = 0.0
     discarded_at: float = 0.0
-    reshuffled_at: float = 0.0
+    exchanged_at: float = 0.0
     snapshot_at: float = 0.0
     snapshot_seq: int = -1
     snapshot_nodes: int = 0

@@ -5,7 +5,7 @@
     empty_delta    FRESH -> LOOSE                       the same, the other way
     drop_graph     HOT -> LOOSE
     shrink         HOT -> WARM, LOOSE                   the coldest; the others wait for the new graph
-    reshuffle      HOT -> WARM, WARM and HOT -> LOOSE   as many of each; the loose ones wait for the new graph
+    exchange       HOT -> WARM, WARM and HOT -> LOOSE   as many of each; the loose ones wait for the new graph
     demote         any -> WARM                          into new shards, those that no shard has yet
     adopt          LOOSE -> WARM                        what shards have, after a start
     abandon_shard  WARM -> LOOSE                        what a shard has; it is removed
@@ -53,10 +53,13 @@ class Moves:
 
     # Graph and delta
 
-    def make_room(self, collection: Collection, count: int, spare: float = SPARE_SHARE) -> bool:
+    def make_room(
+        self, collection: Collection, count: int, spare: float = SPARE_SHARE, *, rebuild: bool = True
+    ) -> bool:
         """Whether `count` rows can become hot, and the share `spare` is left.
 
-        If so, the graph can take them afterwards without needing more memory than there is, for a moment or for good.
+        If so, the graph can take them afterwards without needing more memory than there is, for a moment or for good. With
+        `rebuild` it is given up for a larger one where it could not grow beside itself.
         """
         if not self._room.for_nodes(collection, count, spare):
             return False
@@ -64,6 +67,8 @@ class Moves:
         needed = 0 if graph is None else graph.growth(count) + graph.moving_bytes(count)
         del graph  # or the old one would be in memory beside the new one
         if needed and not self._memory.take(needed):
+            if not rebuild:
+                return False
             self.drop_graph(collection)
             collection.graph = self._reserved_graph(collection)
         return True
@@ -157,7 +162,7 @@ class Moves:
         self.demote(collection, coldest)
         collection.graph = self._reserved_graph(collection)
 
-    def reshuffle(self, collection: Collection, hotter: NDArray[np.uint64], colder: NDArray[np.uint64]) -> None:
+    def exchange(self, collection: Collection, hotter: NDArray[np.uint64], colder: NDArray[np.uint64]) -> None:
         """Exchange warm rows with hot ones, as many, by building the graph anew."""
         self.demote(collection, collection.table.view().slots_of(colder))
         with collection.lock:

@@ -17,10 +17,10 @@ from dataplane.memory import Memory
 MERGE_ROWS = 256  # that are moved at a time
 SHARD_ROWS = 16_384
 LEAST_SHARD_ROWS = 64  # a row group
-SHARD_SHARE = 0.1  # of memory that the rows of a shard take while it is written; it is kept free for that
+SHARD_SHARE = 0.05  # of memory that the rows of a shard take while it is written; it is kept free for that
 RECORD_BYTES = 512  # about what a row takes then, beside its vector
 RESERVE = 1.25  # times the live rows: no graph is made with memory for more
-SPARE_SHARE = 0.05  # of the graph, or of free memory, that only promotions use
+SPARE_SHARE = 0.02  # of the graph, or of free memory, that only promotions use
 
 
 class Room:

@@ -10,7 +10,7 @@
     rebuild    HOT -> LOOSE      when too many nodes of the graph are masked; `gather` builds it anew
     tidy                         slots of rows that ended are forgotten
     promote    WARM -> HOT       rows that are clearly hotter than the coldest hot ones, while there is room
-               all               when there is no room and many rows are on the wrong side: the graph is built anew of the hottest
+    exchange   WARM <-> HOT      as many of each, when many are on the wrong side: the graph is built anew of the hottest
     discard    WARM -> LOOSE     the rows of a shard of which most have ended; the shard is removed
     expire                       rows whose time has come are deleted, by a command
     trim                         what RocksDB notes of rows that ended is removed, once full text and archive have it
@@ -37,7 +37,7 @@ from dataplane.collections.collection import FLAT_ROWS, Collection
 from dataplane.collections.commands import Expire, Forget
 from dataplane.errors import Closed
 from dataplane.hot.graph import node_bytes
-from dataplane.hot.table import FRESH, HOT, LOOSE, SCANNED, WARM, TableView, heat_of
+from dataplane.hot.table import FRESH, HOT, LOOSE, SCANNED, WARM, Slots, TableView, heat_of
 from dataplane.tiering.due import Dues, KeeperCounts
 from dataplane.tiering.moves import MASKED_SHARE, Moves
 from dataplane.tiering.room import MERGE_ROWS, SHARD_ROWS, Room
@@ -49,14 +49,16 @@ MERGE_AFTER_S = 0.2
 OVERFLOW_ROWS = 4096  # loose rows are found by their sketches; a shard of fewer is not worth its file
 SHRINK_SHARE = 0.05  # of memory that is given back beyond what must be
 CLEARLY = 0.4  # of heat: half as many accesses again
-DRIFT_SHARE = 0.1  # of the graph that should be exchanged before it is built anew
-RESHUFFLE_EVERY_S = 60.0
-REBUILT_ROWS_S = 2000.0  # about, in a graph that is built anew
-REBUILDING_SHARE = 0.1  # of the time, at most, in which a graph may be in the making for an exchange
 GATHERED = 4096  # rows whose order is found at a time
-DRIFT_EVERY_S = 10.0
 PROMOTE_ROWS = 512
 PROMOTE_EVERY_S = 1.0
+COMPARE_EVERY_S = 10.0
+EXCHANGE_EVERY_S = 60.0
+EXCHANGED_SHARE = 0.1  # of the graph, from which it is built anew for an exchange
+IDLE_EXCHANGED_SHARE = 0.01  # the same while nobody searches
+IDLE_S = 5.0  # since the last search
+REBUILT_ROWS_S = 2000.0  # about, in a graph that is built anew
+REBUILDING_SHARE = 0.1  # of the time, at most, in which a graph may be in the making for an exchange
 DEAD_SHARE = 0.5  # of a shard
 DISCARD_EVERY_S = 30.0
 SNAPSHOT_SHARE = 0.1  # of the graph that has changed
@@ -104,6 +106,7 @@ class Steps:
             or self.rebuild_if_masked(collection)
             or self.tidy(collection)
             or self.promote(collection)
+            or self.exchange(collection)
             or self.discard(collection)
             or self.expire(collection)
             or self.trim(collection)
@@ -201,7 +204,7 @@ class Steps:
             if not len(due.gathered):
                 view, heat = _heated(collection)
                 loose = np.flatnonzero(view.alive & (view.place == LOOSE))
-                due.gathered = view.rows[loose[np.argsort(-heat[loose], kind="stable")[:GATHERED]]]
+                due.gathered = view.rows[_hottest(loose, heat, GATHERED)]
             rows, due.gathered = due.gathered[:MERGE_ROWS], due.gathered[MERGE_ROWS:]
             view = collection.table.view()
             slots = view.slots_of(rows)
@@ -229,7 +232,7 @@ class Steps:
         return True
 
     def promote(self, collection: Collection) -> bool:
-        """The hottest warm rows become hot, at most PROMOTE_ROWS a second; or the graph is built anew, if that is worth it."""
+        """The hottest warm rows become hot while there is room, at most PROMOTE_ROWS a second."""
         due = self._due.of(collection)
         now = time.monotonic()
         if now - due.promoted_at < PROMOTE_EVERY_S or not collection.counts()[WARM]:
@@ -238,33 +241,45 @@ class Steps:
         view, heat = _heated(collection)
         warm = np.flatnonzero(view.alive & (view.place == WARM))
         hot = np.flatnonzero(view.alive & (view.place == HOT))
-        wanted = warm
-        if len(warm) > PROMOTE_ROWS:
-            wanted = warm[np.argpartition(heat[warm], len(warm) - PROMOTE_ROWS)[-PROMOTE_ROWS:]]
+        wanted = _hottest(warm, heat, PROMOTE_ROWS)
         if len(hot):
             wanted = wanted[heat[wanted] > heat[hot].min() + CLEARLY]
-        if len(wanted) and self._moves.make_room(collection, len(wanted), spare=0):
-            rows, vectors = collection.stored_vectors(view.rows[wanted])
-            self._moves.into_graph(collection, rows, vectors, to_graph=True)
-            self._counts.promoted += len(rows)
-            return True
-        pause_s = max(RESHUFFLE_EVERY_S, len(hot) / REBUILT_ROWS_S / REBUILDING_SHARE)
-        if now - due.reshuffled_at < pause_s:
+        if not self._moves.make_room(collection, len(wanted), spare=0, rebuild=False):
+            wanted = wanted[: 0 if collection.graph is None else collection.graph.spare]
+        if not len(wanted):
             return False
-        due.reshuffled_at = now - pause_s + DRIFT_EVERY_S  # when it is looked for again, if it is not worth it now
-        if not (pairs := min(len(warm), len(hot))):
+        rows, vectors = collection.stored_vectors(view.rows[wanted])
+        del view, heat, warm, hot  # a table that grows meanwhile would be in memory twice
+        self._moves.into_graph(collection, rows, vectors, to_graph=True)
+        self._counts.promoted += len(rows)
+        return True
+
+    def exchange(self, collection: Collection) -> bool:
+        """As many hot rows become warm as warm ones are hotter, where these are a share of the graph, which is built anew.
+
+        That share is small while nobody searches. Else it is larger, and the graph is in the making for a part of the time.
+        """
+        due = self._due.of(collection)
+        now = time.monotonic()
+        counts = collection.counts()
+        pairs = min(counts[WARM], counts[HOT])
+        if now - due.compared_at < COMPARE_EVERY_S or not pairs:
             return False
-        if pairs < len(warm):
-            warm = warm[np.argpartition(heat[warm], len(warm) - pairs)[len(warm) - pairs :]]
-        warm = warm[np.argsort(-heat[warm], kind="stable")]
-        hot = hot[np.argsort(heat[hot], kind="stable")]
-        drift = int(np.count_nonzero(heat[warm[:pairs]] > heat[hot[:pairs]] + CLEARLY))
-        if drift < max(DRIFT_SHARE * len(hot), MERGE_ROWS):
+        due.compared_at = now
+        idle = now - collection.searched_at > IDLE_S
+        pause_s = max(EXCHANGE_EVERY_S, counts[HOT] / REBUILT_ROWS_S / REBUILDING_SHARE)
+        if not idle and now - due.exchanged_at < pause_s:
             return False
-        due.reshuffled_at = now
-        hotter, colder = view.rows[warm[:drift]], view.rows[hot[:drift]]
-        del view, heat, warm, hot, wanted  # a table that grows meanwhile would be in memory twice
-        self._moves.reshuffle(collection, hotter, colder)
+        view, heat = _heated(collection)
+        warm = _hottest(np.flatnonzero(view.alive & (view.place == WARM)), heat, pairs)
+        hot = _hottest(np.flatnonzero(view.alive & (view.place == HOT)), -heat, pairs)
+        count = int(np.count_nonzero(heat[warm] > heat[hot] + CLEARLY))
+        if count < max((IDLE_EXCHANGED_SHARE if idle else EXCHANGED_SHARE) * counts[HOT], MERGE_ROWS):
+            return False
+        due.exchanged_at = now
+        hotter, colder = view.rows[warm[:count]], view.rows[hot[:count]]
+        del view, heat, warm, hot  # a table that grows meanwhile would be in memory twice
+        self._moves.exchange(collection, hotter, colder)
         return True
 
     def discard(self, collection: Collection) -> bool:
@@ -355,3 +370,11 @@ def _heated(collection: Collection) -> tuple[TableView, NDArray[np.float32]]:
         part = slice(start, start + SCANNED)
         heat[part] = heat_of(accesses[part], hours[part]) - least
     return view, heat
+
+
+def _hottest(slots: Slots, heat: NDArray[np.float32], count: int) -> Slots:
+    """The `count` hottest of `slots`, the hottest first."""
+    if len(slots) > count:
+        slots = slots[np.argpartition(-heat[slots], count)[:count]]
+    hottest: Slots = slots[np.argsort(-heat[slots], kind="stable")]
+    return hottest

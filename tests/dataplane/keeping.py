@@ -62,7 +62,7 @@ def warm_up(still: Stilled, ids: list[str]) -> None:
 def due_again(still: Stilled) -> None:
     """As if time had passed."""
     due = still.keeper.due.of(still.collection)
-    due.promoted_at = due.discarded_at = due.reshuffled_at = 0.0
+    due.promoted_at = due.discarded_at = due.compared_at = due.exchanged_at = 0.0
 
 
 def right(still: Stilled, alive: np.ndarray | None = None) -> None:

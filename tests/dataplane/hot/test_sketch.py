@@ -11,7 +11,7 @@ from tests.dataplane.planes import vectors
 
 def signs(words: np.ndarray, dimensions: int) -> np.ndarray:
     """+1 and -1 of each row and dimension, shape [n, dimensions]."""
-    bits = np.unpackbits(np.ascontiguousarray(words.T, "<u8").view(np.uint8), axis=1, bitorder="little")[:, :dimensions]
+    bits = np.unpackbits(np.ascontiguousarray(words, "<u8").view(np.uint8), axis=1, bitorder="little")[:, :dimensions]
     return bits.astype(np.float64) * 2 - 1
 
 
@@ -22,7 +22,7 @@ def test_an_estimate_is_the_formula_up_to_the_rounding_of_the_query(dimensions: 
     query = rng.standard_normal(dimensions).astype(np.float32)
     sketcher = Sketcher(dimensions, stored.mean(axis=0))
     words, factors = sketcher.encode(stored)
-    assert words.shape == (-(-dimensions // 64), 200)
+    assert words.shape == (200, -(-dimensions // 64))
     rotated = sketcher._rotate(query.reshape(1, -1))[0].astype(np.float64)
     step = (rotated.max() - rotated.min()) / (2**QUERY_BITS - 1)
     formula = query @ sketcher.centre + factors * (signs(words, dimensions) @ rotated)
@@ -85,8 +85,8 @@ def test_many_rows_are_estimated_as_they_are_one_by_one() -> None:
     query = sketcher.query(vectors(1, seed=9)[0])
     whole = query.estimate(words, factors)
     for row in (0, CHUNK - 1, CHUNK, CHUNK + 4):
-        assert query.estimate(words[:, [row]], factors[[row]])[0] == pytest.approx(whole[row], abs=1e-6)
-    assert query.estimate(words[:, :0], factors[:0]).shape == (0,)
+        assert query.estimate(words[[row]], factors[[row]])[0] == pytest.approx(whole[row], abs=1e-6)
+    assert query.estimate(words[:0], factors[:0]).shape == (0,)
 
 
 def test_the_same_centre_gives_the_same_sketches_in_any_process() -> None:

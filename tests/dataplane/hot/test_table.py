@@ -110,7 +110,7 @@ def test_what_is_known_of_a_row_comes_along_when_the_table_is_made_anew() -> Non
     made = Table(2)
     add(made, 4, 10)
     made.set_sketches(
-        np.arange(4), np.arange(8, dtype=np.uint64).reshape(2, 4), np.ones(4, np.float32), np.ones(4, np.float32)
+        np.arange(4), np.arange(8, dtype=np.uint64).reshape(4, 2), np.ones(4, np.float32), np.ones(4, np.float32)
     )
     made.set_nodes(slots(1, 3), np.array([7, 9]))
     made.set_groups(slots(3), 5)
@@ -121,7 +121,7 @@ def test_what_is_known_of_a_row_comes_along_when_the_table_is_made_anew() -> Non
     assert view.rows.tolist() == [12, 16]
     assert view.node.tolist() == [7, 9]
     assert view.group.tolist() == [-1, 5]
-    assert view.sketches(np.arange(2)).tolist() == [[1, 3], [5, 7]]
+    assert view.sketches.tolist() == [[2, 3], [6, 7]]
     assert view.counts == (1, 0, 0, 1)
     assert (kept.live, kept.ended) == (2, 0)
     add(kept, 3, 100)
@@ -167,11 +167,11 @@ def test_any_sequence_of_changes_leaves_what_a_simple_model_has(monkeypatch: pyt
 
 def test_memory_is_counted_as_it_is_written_and_not_as_it_is_set_aside() -> None:
     made = Table(4)
-    add(made, 60_000, 1)
-    before, foretold = made.nbytes, made.growth(20_000)
-    add(made, 20_000, 200_001)
-    assert made.nbytes - before - 7 * 20_000 == pytest.approx(foretold, rel=0.2)  # an id has up to six letters
-    assert made.nbytes - 7 * 80_000 < 1.2 * made.growth(80_000)
+    add(made, 262_000, 1)
+    before, foretold = made.nbytes, made.growth(262_000)
+    add(made, 262_000, 1_000_001)
+    assert made.nbytes - before - 8 * 262_000 == pytest.approx(foretold, rel=0.1)  # an id has up to eight letters
+    assert made.nbytes - 8 * 524_000 < 1.1 * made.growth(524_000)
 
 
 def test_what_growing_takes_for_a_moment_is_told_shortly_before() -> None:
@@ -230,7 +230,7 @@ def test_what_changes_while_a_table_is_made_anew_is_brought_over(monkeypatch: py
     assert new.rows[live].tolist() == before.rows[was].tolist()
     assert kept.ids(live) == old.ids(was)
     assert new.place[live].tolist() == before.place[was].tolist()
-    assert new.sketches(new.slots_of(before.rows[9:10]))[0].tolist() == [7]
+    assert new.sketches[new.slots_of(before.rows[9:10])].tolist() == [[7]]
     assert (kept.live, kept.ended, new.counts) == (old.live, len(kept) - old.live, before.counts)
 
 

@@ -305,7 +305,7 @@ def test_a_start_sketches_only_the_rows_that_no_snapshot_has(tmp_path: Path, mon
         still.work()
         alive = np.arange(COUNT + 2) != 3
         assert (
-            still.view.table.sketches(np.flatnonzero(still.view.table.alive))
+            still.view.table.sketches[still.view.table.alive]
             == still.collection.sketches_of(STORED[: COUNT + 2][alive])[0]
         ).all()
 

@@ -56,7 +56,7 @@ def test_what_the_writer_takes_while_all_is_summed_is_not_free(still: Stilled) -
 
 def test_a_shard_has_as_many_rows_as_a_share_of_memory_holds_within_bounds(still: Stilled) -> None:
     assert room_of(still, 1).shard_rows(still.collection) == LEAST_SHARD_ROWS
-    assert room_of(still, 10_000 * ROW).shard_rows(still.collection) == 1000
+    assert room_of(still, 10_000 * ROW).shard_rows(still.collection) == 500
     assert room_of(still, 1 << 40).shard_rows(still.collection) == SHARD_ROWS
 
 

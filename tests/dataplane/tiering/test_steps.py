@@ -11,9 +11,10 @@ import pytest
 
 from dataplane.collections.collection import FLAT_ROWS
 from dataplane.hot import snapshot
+from dataplane.hot.graph import Graph
 from dataplane.hot.table import FRESH, HOT, LOOSE, WARM, heat_of
 from dataplane.tiering import steps
-from dataplane.tiering.room import MERGE_ROWS, SHARD_SHARE
+from dataplane.tiering.room import LEAST_SHARD_ROWS, MERGE_ROWS, RECORD_BYTES
 from tests.dataplane.keeping import (
     COUNT,
     NODE,
@@ -26,7 +27,7 @@ from tests.dataplane.keeping import (
     step,
     warm_up,
 )
-from tests.dataplane.planes import exact, vectors
+from tests.dataplane.planes import DIMENSIONS, exact, vectors
 from tests.dataplane.stilled import Stilled, now_ms, stilled
 
 # Merging
@@ -200,27 +201,64 @@ def test_promotion_is_bounded_in_rate(hot: Stilled, monkeypatch: pytest.MonkeyPa
     assert hot.counts[WARM] == 550
 
 
+def full(hot: Stilled, demoted: int) -> None:
+    """The oldest rows are warm, and there is memory for no node more than the graph has."""
+    hot.keeper.moves.demote(hot.collection, np.arange(demoted))
+    writing = LEAST_SHARD_ROWS * (4 * DIMENSIONS + RECORD_BYTES)
+    hot.keeper.memory_bytes = hot.keeper.used_bytes() + hot.collection.growing + writing + 1000
+    assert hot.collection.graph is not None
+    assert hot.collection.graph.spare == 0
+
+
+def test_without_room_nothing_is_promoted_and_the_graph_is_not_given_up_for_it(hot: Stilled) -> None:
+    full(hot, 500)
+    warm_up(hot, [f"r{n}" for n in range(400)])
+    due_again(hot)
+    before = hot.keeper.counts.rebuilds
+    assert not hot.keeper.steps.promote(hot.collection)
+    assert hot.keeper.counts.rebuilds == before
+    assert hot.counts == (0, COUNT - 500, 0, 500)
+
+
+def test_what_is_promoted_is_the_hottest_for_which_the_graph_has_nodes(
+    hot: Stilled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full(hot, 500)
+    warm_up(hot, [f"r{n}" for n in range(400)])
+    hot.touch([f"r{n}" for n in range(90, 100)], times=5)
+    monkeypatch.setattr(Graph, "spare", 10)
+    due_again(hot)
+    assert hot.keeper.steps.promote(hot.collection)
+    assert hot.places([f"r{n}" for n in range(500)]) == [HOT if 90 <= n < 100 else WARM for n in range(500)]
+
+
 def test_without_room_hot_and_warm_rows_are_exchanged_once_many_are_on_the_wrong_side(hot: Stilled) -> None:
-    hot.keeper.moves.demote(hot.collection, np.arange(900))
-    hot.keeper.moves.drop_graph(hot.collection)
-    hot.keeper.memory_bytes = int((hot.keeper.used_bytes() + 950 * NODE) * 1.2)
-    hot.work()
-    assert hot.counts[HOT] >= 700
-    assert hot.counts[WARM] == 900
+    full(hot, 500)
     wanted = [f"r{n}" for n in range(500)]
     warm_up(hot, wanted)
-    taken = hot.keeper.used_bytes() + hot.collection.growing
-    hot.keeper.memory_bytes = int(taken / (1 - SHARD_SHARE)) + 1000  # even what is promoted has no room
-    assert hot.collection.graph is not None
     due_again(hot)
     before = hot.keeper.counts.promoted
     for _ in range(20):
         if not hurried(hot):
             break
-    places = hot.places(wanted)
-    assert places.count(WARM) <= 20
-    assert hot.keeper.counts.promoted - before >= 480
+    assert hot.places(wanted) == [HOT] * 500
+    assert hot.counts == (0, COUNT - 500, 0, 500)
+    assert hot.keeper.counts.promoted - before == 500
     right(hot)
+
+
+@pytest.mark.parametrize(("idle_share", "idle_s", "exchanged"), [(0.1, 60, True), (0.9, 60, False), (0.1, 0, False)])
+def test_while_nobody_searches_fewer_rows_are_worth_an_exchange(
+    hot: Stilled, monkeypatch: pytest.MonkeyPatch, idle_share: float, idle_s: float, exchanged: bool
+) -> None:
+    full(hot, 500)
+    warm_up(hot, [f"r{n}" for n in range(400)])
+    monkeypatch.setattr(steps, "EXCHANGED_SHARE", 0.9)
+    monkeypatch.setattr(steps, "IDLE_EXCHANGED_SHARE", idle_share)
+    due_again(hot)
+    hot.keeper.due.of(hot.collection).exchanged_at = time.monotonic()
+    hot.collection.searched_at = time.monotonic() + 60 - idle_s - (steps.IDLE_S if idle_s else 0)
+    assert hot.keeper.steps.exchange(hot.collection) is exchanged
 
 
 # Time
