@@ -5,12 +5,15 @@ Every score is computed from a stored vector; sketches and the graph only say wh
     FRESH   all of the delta                       HOT    the graph; with a filter that few rows match, those rows alone
     LOOSE   the best by sketch, from RocksDB       WARM   the row groups that hold the best by sketch, whole
 
+What is loose and what is warm is looked for as one: of few rows at either place, few are read.
+
 With `exact`, all rows that are allowed are compared. Reads one moment's view; runs in a thread; does not hold the GIL for
 long. When the deadline passes, what was not read is left out and the answer says that it is not complete.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -23,6 +26,7 @@ from dataplane.hot.graph import EF_SEARCH, Graph, exact_scores
 from dataplane.hot.table import FRESH, HOT, LOOSE, WARM
 
 Slots = NDArray[np.int64]
+Rows = NDArray[np.uint64]
 Floats = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
@@ -90,6 +94,17 @@ class _Search:
         self.slots.append(slots)
         self.scores.append(scores)
 
+    def add_rows(self, place: int, rows: Rows, scores: Floats) -> None:
+        """The same by row numbers. Where most may be in the answer, the slots of the best alone are looked up."""
+        if self.wanted.matching is None and len(rows) > FEW * self.k:
+            best = np.argpartition(-scores, FEW * self.k)[: FEW * self.k]
+            slots = self.view.table.slots_of(rows[best])
+            good = self.allowed(slots)
+            if np.count_nonzero(good) >= self.k:
+                self.add(place, slots, scores[best], good)
+                return
+        self.add(place, self.view.table.slots_of(rows), scores)
+
     def allowed(self, slots: Slots) -> Mask:
         """Which slots hold a row that may be in the answer, shape [n]; false for -1."""
         live = self.view.table.live_of(slots, self.wanted.now_ms)
@@ -105,14 +120,12 @@ class _Search:
             found.append(slots[self.allowed(slots)])
         return np.concatenate(found)
 
-    def near(self, place: int, count: int) -> Slots:
-        """The `count` slots at a place that hold a row that may be in the answer and are probably the best."""
-        view, places = self.view, self.view.table.place
-        if view.sketcher is None:
-            return self.at(place)
-        best = Best(view, self.vector, count)
+    def near(self, count: int) -> Slots:
+        """The `count` loose or warm slots that hold a row that may be in the answer and are probably the best, best first."""
+        places, best = self.view.table.place, Best(self.view, self.vector, count)
         for start in range(0, len(places), SCANNED):
-            slots = start + np.flatnonzero(places[start : start + SCANNED] == place)
+            part = places[start : start + SCANNED]
+            slots = start + np.flatnonzero((part == LOOSE) | (part == WARM))
             best.add(slots[self.allowed(slots)])
         return best.slots()
 
@@ -136,26 +149,15 @@ def nearest(view: CollectionView, wanted: Wanted) -> Found:
         _fresh(search)
     if view.graph is not None and counts[HOT]:
         _hot(search, view.graph)
-    if counts[LOOSE]:
-        _loose(search)
-    if counts[WARM]:
-        _warm(search)
+    if counts[LOOSE] or counts[WARM]:
+        _far(search)
     return _merged(search)
 
 
 def _fresh(search: _Search) -> None:
     view, rows = search.view, search.view.delta.rows
     scores = np.concatenate([exact_scores(search.vector, vectors, view.metric) for _, vectors in view.delta.parts])
-    if (
-        search.wanted.matching is None and len(rows) > FEW * search.k
-    ):  # most may be in the answer: look at the best alone
-        best = np.argpartition(-scores, FEW * search.k)[: FEW * search.k]
-        slots = view.table.slots_of(rows[best])
-        good = search.allowed(slots)
-        if np.count_nonzero(good) >= search.k:
-            search.add(FRESH, slots, scores[best], good)
-            return
-    search.add(FRESH, view.table.slots_of(rows), scores)
+    search.add_rows(FRESH, rows, scores)
 
 
 def _hot(search: _Search, graph: Graph) -> None:
@@ -186,28 +188,50 @@ def _hot(search: _Search, graph: Graph) -> None:
     search.add(HOT, slots, scores, good)
 
 
-def _loose(search: _Search) -> None:
+def _far(search: _Search) -> None:
+    """What is not in memory: the rows at both places are one list, of which the best are read."""
+    if search.wanted.exact or search.view.sketcher is None:
+        loose, warm = search.at(LOOSE), search.at(WARM)
+    else:
+        near = search.near(search.candidates(CANDIDATES, LEAST_CANDIDATES))
+        places = search.view.table.place[near]
+        loose = np.sort(near[places == LOOSE])
+        warm = near[places == WARM][: search.candidates(WARM_CANDIDATES, LEAST_WARM_CANDIDATES)]
+    _loose(search, loose)
+    _warm(search, warm)
+
+
+def _loose(search: _Search, slots: Slots) -> None:
     view = search.view
-    count = search.candidates(CANDIDATES, LEAST_CANDIDATES)
-    slots = search.at(LOOSE) if search.wanted.exact else search.near(LOOSE, count)
     for start in range(0, len(slots), CHUNK):
         if search.late():
             return
         rows, vectors = view.stored_vectors(view.table.rows[slots[start : start + CHUNK]])
         search.found.missed |= len(rows) < len(slots[start : start + CHUNK])
-        search.add(LOOSE, view.table.slots_of(rows), exact_scores(search.vector, vectors, view.metric))
+        search.add_rows(LOOSE, rows, exact_scores(search.vector, vectors, view.metric))
 
 
-def _warm(search: _Search) -> None:
+def _warm(search: _Search, slots: Slots) -> None:
     view = search.view
-    count = search.candidates(WARM_CANDIDATES, LEAST_WARM_CANDIDATES)
-    slots = search.at(WARM) if search.wanted.exact else search.near(WARM, count)
+    found: list[tuple[Rows, Floats]] = []
+    waiting = 0
+
+    def add_found() -> None:
+        if found:
+            search.add_rows(WARM, *map(np.concatenate, zip(*found, strict=True)))
+            found.clear()
+
     for group in np.unique(view.table.group[slots]).tolist():
         if search.late():
-            return
+            break
         rows, vectors = view.group_vectors(group)
+        found.append((rows, exact_scores(search.vector, vectors, view.metric)))
+        waiting += len(rows)
         search.found.warm_rows_read += len(rows)
-        search.add(WARM, view.table.slots_of(rows), exact_scores(search.vector, vectors, view.metric))
+        if waiting >= SCANNED:
+            add_found()
+            waiting = 0
+    add_found()
 
 
 class Best:
@@ -217,20 +241,21 @@ class Best:
         assert view.sketcher is not None
         self._table, self._l2, self._count = view.table, view.metric == "l2", count
         self._query = view.sketcher.query(vector)
-        self._slots: list[Slots] = []
-        self._estimates: list[Floats] = []
+        self._slots: list[Slots] = [np.empty(0, np.int64)]
+        self._estimates: list[Floats] = [np.empty(0, np.float32)]
         self._waiting = 0
+        self._least = -math.inf  # of the best of those that were compared, if they were `count`
 
     def add(self, slots: Slots) -> None:
         """Look at some slots more."""
-        if not len(slots):
-            return
         table = self._table
         near = self._query.estimate(table.sketches.take(slots, axis=0), table.factors[slots])
-        self._slots.append(slots)
-        self._estimates.append(2 * near - table.squares[slots] if self._l2 else near)
-        self._waiting += len(slots)
-        if self._waiting > self._count + 4 * SCANNED:
+        estimates = 2 * near - table.squares[slots] if self._l2 else near
+        better = estimates > self._least
+        self._slots.append(slots[better])
+        self._estimates.append(estimates[better])
+        self._waiting += len(self._slots[-1])
+        if self._waiting > 2 * self._count:
             self._reduce()
 
     def _reduce(self) -> None:
@@ -238,18 +263,17 @@ class Best:
         if len(slots) > self._count:
             best = np.argpartition(-estimates, self._count - 1)[: self._count]
             slots, estimates = slots[best], estimates[best]
+            self._least = float(estimates.min())
         self._slots, self._estimates, self._waiting = [slots], [estimates], 0
 
     def slots(self) -> Slots:
-        """The best of all, rising."""
-        if not self._slots:
-            return np.empty(0, np.int64)
+        """The best of all, best first."""
         self._reduce()
-        return np.sort(self._slots[0])
+        return self._slots[0][np.argsort(-self._estimates[0], kind="stable")]
 
 
 def best_by_sketch(view: CollectionView, vector: Floats, slots: Slots, count: int) -> Slots:
-    """The `count` of `slots` that are probably the best, rising."""
+    """The `count` of `slots` that are probably the best, best first; all, as they came, if there are no more."""
     if len(slots) <= count or view.sketcher is None:
         return slots
     best = Best(view, vector, count)
