@@ -141,6 +141,8 @@ def _archiving(status: PlaneStatus) -> Iterator[Metric]:
     yield _counter("acu_data_archive_runs", "Runs that ended well.", cold.runs)
     yield _counter("acu_data_archive_failures", "Runs that failed.", cold.failures)
     yield _counter("acu_data_archive_sent_bytes", "Bytes put into the archive.", cold.sent_bytes)
+    text = "Files that the last run found damaged and did not archive."
+    yield _gauge("acu_data_archive_damaged_files", text, cold.damaged_files)
     if cold.archived_ms is not None:
         yield _gauge(
             "acu_data_archive_time_seconds", "When the last run ended well, Unix time.", cold.archived_ms / 1000

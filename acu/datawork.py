@@ -90,13 +90,13 @@ def damaged_in(result: dict[str, Any]) -> list[str]:
 async def uploads(plane: DataPlane) -> dict[str, int] | None:
     """How many uploaded files there are, by their records, and how many of them wait for the archive; and their bytes.
 
-    `damaged_files` are missing or of another size: no file is read.
+    `damaged_files` are missing or of another size: no file is read. The records are read once, and again where some are.
     None where that cannot be read, of which `acu data verify` says more.
     """
     try:
         there = await listed(plane.state)
         late = await asyncio.to_thread(waiting, plane.rocks, there)
-        damaged = await wrong(plane.rocks, plane.folder, partial(listed, plane.state))
+        damaged = await wrong(plane.rocks, plane.folder, partial(listed, plane.state), listed=there)
     except DataPlaneError:
         return None
     return {

@@ -39,6 +39,7 @@ DROPPED = 100  # queries a round, the page cache dropped before each
 SCANS = 10  # a round
 CACHED = 400  # queries a round, nothing dropped
 ASKING = 2  # callers at once while the choice is measured
+QUIET_S = 100.0  # after the history: between two exchanges of hot and warm rows there is a pause of about that
 REBALANCE = 500  # queries after which plain counting chooses anew
 KEYS = ("recall_60", "warm_read_share", "search_60_p50_ms", "search_60_p99_ms", "hot_share_vs_oracle")
 
@@ -143,7 +144,7 @@ async def choice(bench: Bench, plane: Plane) -> None:
     draws = zipf_draws(len(asked), corpus.rows // 2, 1.0, rng)
     history, measured = np.split(draws, [corpus.rows * 4 // 10])
     learnt, _ = await ask_all(plane, asked, history)
-    await plane.rest()
+    await plane.rest(QUIET_S)
     bench.say("60 %: the history of Zipf(1.0) has been asked")
     hot_rows = plane.rows()["hot"]
     results, served = await ask_all(plane, asked, measured)

@@ -28,7 +28,7 @@ BATCH = 64  # rows an upsert while filling
 IN_FLIGHT = 8  # upserts that wait at once while filling
 AMPLE_MB = 4096  # memory for everything
 ROCKS_MB = 16  # of a small memory, for RocksDB
-REST_S = 20.0  # without a promotion, and nothing more is due
+REST_S = 3.0  # without a promotion, and nothing more is due
 REST_AT_MOST_S = 240.0
 
 
@@ -103,13 +103,13 @@ class Plane:
         """Wait until everything is merged, demoted and in a snapshot."""
         await self.plane.settle(TENANT, NAME)
 
-    async def rest(self) -> None:
-        """Settle, and wait until nothing is promoted any more."""
+    async def rest(self, quiet_s: float = REST_S) -> None:
+        """Settle, and wait until nothing has been promoted for `quiet_s`."""
         deadline = time.monotonic() + REST_AT_MOST_S
         while time.monotonic() < deadline:
             await self.settle()
             promoted = self.plane.status().keeper.promoted
-            await asyncio.sleep(REST_S)
+            await asyncio.sleep(quiet_s)
             if self.plane.status().keeper.promoted == promoted:
                 return
 

@@ -57,10 +57,11 @@ class Figures(Struct, frozen=True):
 
 
 class CollectionStatus(Struct, frozen=True, kw_only=True):
-    """One collection. Rows by place: `fresh` in the delta, `hot` in the graph, `loose` and `warm` on the disk.
+    """One collection. Rows by place: `fresh` in the delta, `hot` in the graph, `warm` in shards, `loose` in RocksDB alone.
 
-    `heat_hot`, `heat_warm`: mean of accesses x 0.99^(hours since) over a sample of rows in memory and on the disk. These and
-    `text_bytes` are some seconds old.
+    `shards` and `shard_bytes` are of warm rows, and none of loose ones; to searches both are the tier warm. `heat_hot`,
+    `heat_warm`: mean of accesses x 0.99^(hours since) over a sample of rows in memory and on the disk. These and `text_bytes`
+    are some seconds old.
     """
 
     tenant: str

@@ -30,10 +30,11 @@ needs it stopped.
 """
 STATUS = """\
 Uploaded files, rows and bytes by tier, memory against its cap, what waits, and what failed. Exit code 1 when the data plane has
-failed. Tiers: hot rows have their vectors in memory, warm ones in files on the disk, cold is what the archive has (unknown until
-it was looked at), and the database has every row. FOUND is the share of what searches found, USE how often a row was found
-lately, on average: 1 for each time, which fades by 1 % an hour. Upkeep is what the data plane did by itself: rows brought into
-the index that searches use, to the disk and back, or expired. An archive's manifest is its list of contents, with a number.
+failed. Tiers: hot rows have their vectors in memory, warm ones on the disk, in files or, while they are loose, in the database
+alone; cold is what the archive has (unknown until it was looked at), and the database has every row. FOUND is the share of what
+searches found, USE how often a row was found lately, on average: 1 for each time, which fades by 1 % an hour. Upkeep is what the
+data plane did by itself: rows brought into the index that searches use, to the disk and back, or expired. An archive's manifest
+is its list of contents, with a number.
 """
 VERIFY = """\
 Compare index, graph, shards and full text with the rows, files with their checksums, and the archive's manifest with its

@@ -30,11 +30,12 @@ UPKEEP = {
     "failures": "failed steps",
 }
 TIERS_LEGEND = """\
-hot: in memory; warm: vectors in files on the disk; database: all rows
-cold: the archive, unknown until it was looked at
+hot: in memory; warm: vectors on the disk; loose: of these, in the database alone
+database: all rows; cold: the archive, unknown until it was looked at
 FOUND: share of what searches found; USE: how often a row was found lately"""
 COLLECTIONS_LEGEND = """\
 NUMBERS: in each vector; FILES: with warm vectors
+LOOSE: warm rows that are in no file, but in the database alone
 TEXT: size of the full text, or how many changes it is late"""
 MANY = 100  # from so many on, a job's `total` is bytes
 
@@ -144,6 +145,10 @@ def _archive_lines(cold: dict[str, Any], uploads: str) -> list[str]:
     behind = f"waiting: {rows}, {uploads}"
     last = "" if cold["archived_ms"] is None else f"; last run {ago(cold['archived_ms'])} ago"
     lines.append(f"manifest {cold['manifest']}, {behind}{last}{'; running' if cold['running'] else ''}")
+    if damaged := cold.get("damaged_files", 0):  # an earlier release does not say
+        lines.append(
+            f"[red]{_files(damaged)} damaged when it last ran[/], and not archived: see `acu data verify --deep`"
+        )
     if cold["last_error"]:
         lines.append(f"[red]{escape(cold['last_error'])}[/] ({cold['failures']} failures)")
     return lines
@@ -173,14 +178,10 @@ def _tiers(plane: dict[str, Any]) -> Table:
         share("hits_hot"),
         heat("heat_hot", "fresh", "hot"),
     )
-    table.add_row(
-        "warm",
-        str(total("loose", "warm")),
-        human(total("shard_bytes")),
-        str(total("shards")),
-        share("hits_warm"),
-        heat("heat_warm", "loose", "warm"),
-    )
+    warm = share("hits_warm"), heat("heat_warm", "loose", "warm")
+    table.add_row("warm", str(total("loose", "warm")), "-", "-", *warm)
+    table.add_row("  in files", str(total("warm")), human(total("shard_bytes")), str(total("shards")), "-", "-")
+    table.add_row("  loose", str(total("loose")), "-", "-", "-", "-")
     known = cold["rows"] is not None
     table.add_row(
         "cold",
@@ -198,7 +199,7 @@ def _tiers(plane: dict[str, Any]) -> Table:
 def _collections(collections: list[dict[str, Any]]) -> RenderableType:
     from rich.console import Group
 
-    table = _table("COLLECTION", "NUMBERS", "ROWS", "HOT", "WARM", "MEMORY", "FILES", "TEXT")
+    table = _table("COLLECTION", "NUMBERS", "ROWS", "HOT", "WARM", "LOOSE", "MEMORY", "FILES", "TEXT")
     problems: list[str] = []
     for one in collections:
         name = f"{one['tenant']}/{one['name']}"
@@ -208,6 +209,7 @@ def _collections(collections: list[dict[str, Any]]) -> RenderableType:
             str(one["rows"]),
             str(one["fresh"] + one["hot"]),
             str(one["loose"] + one["warm"]),
+            str(one["loose"]),
             human(one["memory_bytes"]),
             str(one["shards"]),
             f"{one['text_behind']} late" if one["text_behind"] else human(one["text_bytes"]),

@@ -53,7 +53,8 @@ class ColdStatus(Struct, frozen=True, kw_only=True):
     """How the archive is. `every_s` None: it runs only when asked.
 
     `backlog_rows` and `backlog_bytes`: changes of rows that are not archived yet, and about their size there. `rows`,
-    `objects` and `bytes`: what the archive has; None until a run of this process has looked.
+    `objects` and `bytes`: what the archive has; None until a run of this process has looked. `damaged_files`: how many files,
+    uploaded or of the history, the last run of this process found damaged and did not archive.
     """
 
     where: str
@@ -68,6 +69,7 @@ class ColdStatus(Struct, frozen=True, kw_only=True):
     bytes: int | None
     runs: int
     sent_bytes: int
+    damaged_files: int
     failures: int
     last_error: str | None
 
@@ -117,7 +119,7 @@ class ColdTier:
         self._timer: asyncio.Task[None] | None = None
         self._running: set[asyncio.Task[object]] = set()
         self._closing = False
-        self._runs = self._sent_bytes = self._failures = self._failed_in_a_row = 0
+        self._runs = self._sent_bytes = self._damaged_files = self._failures = self._failed_in_a_row = 0
         self._last_error: str | None = None
 
     def load(self) -> None:
@@ -205,6 +207,7 @@ class ColdTier:
             bytes=holdings.bytes if holdings else None,
             runs=self._runs,
             sent_bytes=self._sent_bytes,
+            damaged_files=self._damaged_files,
             failures=self._failures,
             last_error=self._last_error,
         )
@@ -286,6 +289,7 @@ class ColdTier:
         self._last_error = None
         if isinstance(result, ArchiveReport):
             self._sent_bytes += result.bytes
+            self._damaged_files = len(result.damaged)
             if result.damaged:  # said again by each run, until they are repaired or deleted
                 _log.error("files are damaged", extra={"count": len(result.damaged), "first": result.damaged[0]})
                 self._last_error = result.damaged[0]

@@ -44,10 +44,16 @@ class Upload(Struct, frozen=True):
 Listing = Callable[[], Awaitable[Sequence[Upload]]]
 
 
-async def wrong(rocks: Rocks, data: Path, listing: Listing, *, deep: bool = False) -> dict[Upload, str]:
-    """The files that are not what they should be, and what is wrong with each. `deep`: all bytes are read. Raises Damaged."""
+async def wrong(
+    rocks: Rocks, data: Path, listing: Listing, *, deep: bool = False, listed: Sequence[Upload] | None = None
+) -> dict[Upload, str]:
+    """The files that are not what they should be, and what is wrong with each. `deep`: all bytes are read. Raises Damaged.
+
+    `listed`: what the listing gave a moment ago, if it was asked. It is asked again only before something is called wrong.
+    """
     found: dict[Upload, str] = {}
-    listed = await listing()
+    if listed is None:
+        listed = await listing()
     for at in range(0, len(listed), 1 if deep else STEP):
         found |= await in_thread(_wrong, rocks, data, listed[at : at + (1 if deep else STEP)], deep)
     if not found:

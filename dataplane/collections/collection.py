@@ -29,7 +29,7 @@ from dataplane.errors import Damaged, DimensionMismatch, InvalidInput
 from dataplane.hot.attributes import AttributeColumns
 from dataplane.hot.delta import Delta
 from dataplane.hot.graph import Graph
-from dataplane.hot.sketch import Sketcher
+from dataplane.hot.sketch import Sketcher, sketch_words
 from dataplane.hot.table import HOT, LOOSE, WARM, Table
 from dataplane.memory import Memory
 from dataplane.rows import Metric
@@ -85,7 +85,7 @@ class Collection:
         self.published = 0  # the last change that memory has: what is derived is built up to it
         self.lock = threading.Lock()
         self.readers = Readers()
-        self.table = Table(-(-self.dimensions // 64))
+        self.table = Table(sketch_words(self.dimensions))
         self.attributes = AttributeColumns()
         self.delta = Delta(self.dimensions, DELTA_ROWS)
         self.graph: Graph | None = None
@@ -96,7 +96,7 @@ class Collection:
         self.problems: list[str] = []  # what was found damaged and is being made anew
         self.damaged: dict[int, str] = {}  # row groups that a search could not read, and why: for the keeper
         self.changed_at = time.monotonic()
-        self.searched_at = 0.0
+        self.searched_at = time.monotonic()  # when a search ended last
         self.search_s = 0.0  # what a search of hot rows took lately
         self.touched: list[Rows] = []  # what searches found, until a command takes it up; on the loop
         self.dropped = False

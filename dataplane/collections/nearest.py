@@ -13,7 +13,6 @@ long. When the deadline passes, what was not read is left out and the answer say
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, field
 
@@ -244,16 +243,18 @@ class Best:
         self._slots: list[Slots] = [np.empty(0, np.int64)]
         self._estimates: list[Floats] = [np.empty(0, np.float32)]
         self._waiting = 0
-        self._least = -math.inf  # of the best of those that were compared, if they were `count`
+        self._least: float | None = None  # of the best of those that were compared, once they were `count`
 
     def add(self, slots: Slots) -> None:
         """Look at some slots more."""
         table = self._table
         near = self._query.estimate(table.sketches.take(slots, axis=0), table.factors[slots])
         estimates = 2 * near - table.squares[slots] if self._l2 else near
-        better = estimates > self._least
-        self._slots.append(slots[better])
-        self._estimates.append(estimates[better])
+        if self._least is not None:
+            better = estimates > self._least
+            slots, estimates = slots[better], estimates[better]
+        self._slots.append(slots)
+        self._estimates.append(estimates)
         self._waiting += len(self._slots[-1])
         if self._waiting > 2 * self._count:
             self._reduce()
@@ -273,7 +274,7 @@ class Best:
 
 
 def best_by_sketch(view: CollectionView, vector: Floats, slots: Slots, count: int) -> Slots:
-    """The `count` of `slots` that are probably the best, best first; all, as they came, if there are no more."""
+    """The `count` of `slots` that are probably the best, best first. All, as they came, if there are no more, or no sketches."""
     if len(slots) <= count or view.sketcher is None:
         return slots
     best = Best(view, vector, count)

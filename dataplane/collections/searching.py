@@ -18,7 +18,8 @@ from dataplane.collections.nearest import Found, Wanted, best_by_sketch, nearest
 from dataplane.collections.rowcodec import stored_rows
 from dataplane.collections.view import CollectionView
 from dataplane.errors import InvalidInput
-from dataplane.filters import matches
+from dataplane.filters import Filter, matches
+from dataplane.hot.attributes import AttributeColumns
 from dataplane.hot.table import FRESH, HOT, LOOSE, WARM
 from dataplane.rows import Hit, Location, SearchQuery, SearchResult, Tier
 from dataplane.truth import keys
@@ -142,17 +143,36 @@ def _text(
     if collection.text is None:
         raise InvalidInput(f"{collection.name} has no full text: it was made with text=False.", param="text")
 
+    passing = _Passing(query.filter) if query.filter is not None else None
+
     def known(found: NDArray[np.int64]) -> Mask:
         rows, now = found.astype(np.uint64), collection.view()
         slots = now.table.slots_of(rows)
         there = now.table.live_of(slots, clock.now_ms())
         there |= (slots >= 0) & np.isin(rows, ended_since(collection, view))
-        if query.filter is not None and len(now.table):
-            there &= now.attributes.mask(query.filter, len(now.table))[slots]
+        if passing is not None and len(now.table):
+            there &= passing.mask(now)[slots]
         return there
 
     deadline = time.monotonic() + query.deadline_s
     return collection.text.search(query.text or "", limit, known, deadline)
+
+
+class _Passing:
+    """Which slots of a view pass a filter. The full text asks for it many times in a search, mostly of the same rows."""
+
+    __slots__ = ("_attributes", "_filter", "_mask")
+
+    def __init__(self, filter_: Filter) -> None:
+        self._filter = filter_
+        self._attributes: AttributeColumns | None = None
+        self._mask: Mask = np.empty(0, np.bool_)
+
+    def mask(self, view: CollectionView) -> Mask:
+        """Shape [slots]. Made again only where the view has more rows, or columns that were made anew: no row changes."""
+        if view.attributes is not self._attributes or len(view.table) != len(self._mask):
+            self._attributes, self._mask = view.attributes, view.attributes.mask(self._filter, len(view.table))
+        return self._mask
 
 
 def _ranked(

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataplane.errors import Damaged
+from dataplane.hot.address import address
 from dataplane.hot.locks import SharedTurns
 
 Metric = Literal["cosine", "dot", "l2"]
@@ -118,7 +119,7 @@ class Graph:
             start, piece = 0, PIECE
             while start < len(rows):
                 part = wanted[start : start + piece]
-                into.add_c(len(part), _address(part))
+                into.add_c(len(part), address(part))
                 start += len(part)
                 piece = PIECE if serve() else min(2 * piece, PIECE_ALONE)
         return first
@@ -151,7 +152,7 @@ class Graph:
 
         def searched() -> None:
             # faiss's own wrapper takes 30 microseconds for its checks. One query is searched by one thread.
-            into.search_c(1, _address(wanted), k, _address(scores), _address(nodes), self._options(max(ef, k)))
+            into.search_c(1, address(wanted), k, address(scores), address(nodes), self._options(max(ef, k)))
 
         self._turns.read(searched)
         if nodes[-1] < 0:
@@ -240,10 +241,6 @@ class Graph:
 def node_bytes(dimensions: int) -> int:
     """About what a node takes in memory: vector, links, row number."""
     return 4 * dimensions + 8 * LINKS + 32
-
-
-def _address(array: NDArray[Any]) -> Any:
-    return faiss.swig_ptr(array)
 
 
 def exact_scores(query: Floats, vectors: Floats, metric: Metric) -> Floats:

@@ -9,25 +9,33 @@ true ten nearest; without the centre, 0.98.
 
 The rotation is random and orthogonal, in blocks of at most 512 dimensions, so that 4,096 dimensions take 8 MB and not 64.
 
-Sketches find candidates; scores that anybody sees are computed from stored vectors. Pure. faiss counts the bits, seven times as
-fast as numpy would; both release the GIL.
+Sketches find candidates; scores that anybody sees are computed from stored vectors. Pure. faiss counts the bits, and is quick
+for sketches of 1, 2, 4 or any multiple of 8 words, so there are no others: the words left over stay empty. At 256 dimensions
+it takes a quarter of the time that numpy would. Both release the GIL.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from dataplane.hot.address import address
+
 QUERY_BITS = 4
 BLOCK = 512
-CHUNK = 16_384  # rows that one call works on: tens of microseconds, and no large temporary
+CHUNK = 16_384  # rows that one call works on: 0.1 ms at 256 dimensions, and no large temporary
 
 Floats = NDArray[np.float32]
 Words = NDArray[np.uint64]
+
+
+def sketch_words(dimensions: int) -> int:
+    """64-bit words of a sketch."""
+    needed = -(-dimensions // 64)
+    return next((few for few in (1, 2, 4) if needed <= few), -(-needed // 8) * 8)
 
 
 class Sketcher:
@@ -36,7 +44,7 @@ class Sketcher:
     def __init__(self, dimensions: int, centre: Floats | None = None) -> None:
         self.dimensions = dimensions
         self.centre = np.zeros(dimensions, np.float32) if centre is None else centre
-        self.words = -(-dimensions // 64)
+        self.words = sketch_words(dimensions)
         self._blocks = _rotation(dimensions)
 
     def encode(self, vectors: Floats) -> tuple[Words, Floats]:
@@ -101,18 +109,14 @@ class Query:
         stored = np.ascontiguousarray(sketches)
         distances = np.empty((len(self._planes), len(stored)), np.int32)
         faiss.hammings(  # type: ignore[attr-defined]  # not in its stub
-            _address(self._planes.view(np.uint8)),
-            _address(stored.view(np.uint8)),
+            address(self._planes.view(np.uint8)),
+            address(stored.view(np.uint8)),
             len(self._planes),
             len(stored),
             stored.itemsize * stored.shape[1],
-            _address(distances),
+            address(distances),
         )
         return distances.astype(np.float32)
-
-
-def _address(array: NDArray[Any]) -> Any:
-    return faiss.swig_ptr(array)
 
 
 @lru_cache(maxsize=16)

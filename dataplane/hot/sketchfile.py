@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from dataplane.hot.sketch import sketch_words
 from dataplane.hot.table import TableView
 
 PART = 16_384  # rows that are written at a time
@@ -48,7 +49,7 @@ def save(path: Path, view: TableView, slots: NDArray[np.int64]) -> None:
 def load(path: Path, centre: Floats) -> SavedSketches:
     """What `save` wrote, with the `centre`, shape [dimensions], that it was made with. Raises OSError, ValueError."""
     content = np.load(path, mmap_mode="r", allow_pickle=False)
-    if content.dtype != _kind(-(-len(centre) // 64)):
+    if content.dtype != _kind(sketch_words(len(centre))):
         raise ValueError(f"{path} does not hold sketches of {len(centre)} dimensions")
     return SavedSketches(np.ascontiguousarray(content["row"]), content, centre)
 

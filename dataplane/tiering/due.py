@@ -29,21 +29,19 @@ class KeeperCounts(Struct):
 
 
 class Due(Struct):
-    """When things were last done for a collection; `time.monotonic()`."""
+    """When things were last done for a collection (`time.monotonic()`), and what comes next."""
 
     promoted_at: float = 0.0
-    compared_at: float = 0.0
-    discarded_at: float = 0.0
+    compared_at: float = 0.0  # hot and warm rows, whether they should be exchanged
     exchanged_at: float = 0.0
+    discarded_at: float = 0.0
     snapshot_at: float = 0.0
     snapshot_seq: int = -1
     snapshot_nodes: int = 0
     expired_at: float = 0.0
     trimmed_at: float = 0.0
     adopted: bool = False
-    gathered: Rows = field(
-        default_factory=lambda: np.empty(0, np.uint64)
-    )  # loose rows that are next, the hottest first
+    gathered: Rows = field(default_factory=lambda: np.empty(0, np.uint64))  # the loose rows to come, the hottest first
     paused_until: float = 0.0
     error: str | None = None  # of the last step, until one goes well
 
@@ -60,7 +58,7 @@ class Dues:
 
     def of(self, collection: Collection) -> Due:
         """The collection's own; it is changed in place."""
-        return self._dues.setdefault(collection.scope, Due(snapshot_at=time.monotonic(), expired_at=time.monotonic()))
+        return self._dues.setdefault(collection.scope, _beginning())
 
     def forget(self, collection: Collection) -> None:
         """The collection is gone, or is to be looked at as after a start."""
@@ -78,3 +76,8 @@ class Dues:
     def error(self) -> str | None:
         """Why some collection's last step failed."""
         return next((due.error for due in list(self._dues.values()) if due.error is not None), None)
+
+
+def _beginning() -> Due:
+    now = time.monotonic()
+    return Due(snapshot_at=now, expired_at=now, compared_at=now)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from dataplane.collections.collection import FLAT_ROWS, Collection
 from dataplane.hot.graph import node_bytes
-from dataplane.hot.table import LOOSE
+from dataplane.hot.table import HOT, LOOSE
 from dataplane.memory import Memory
 
 MERGE_ROWS = 256  # that are moved at a time
@@ -46,6 +46,20 @@ class Room:
         if graph is not None and graph.spare >= count + spare * len(graph):
             return True
         return self.free_bytes() - spare * self.memory.cap >= count * node_bytes(collection.dimensions)
+
+    def in_graph(self, collection: Collection, spare: float = SPARE_SHARE) -> int:
+        """Nodes that the graph can take as it is, the share `spare` left."""
+        graph = collection.graph
+        return 0 if graph is None else max(graph.spare - int(spare * len(graph)), 0)
+
+    def more_nodes(self, collection: Collection) -> int:
+        """Nodes of live rows that a graph made anew would have beyond those of this one, where this one cannot grow."""
+        graph, size = collection.graph, node_bytes(collection.dimensions)
+        free = self.free_bytes()
+        if graph is None or free >= graph.growth(graph.spare + 1) + graph.moving_bytes(graph.spare + 1):
+            return 0
+        nodes = (free + graph.nbytes - int(SPARE_SHARE * self.memory.cap)) // size
+        return max(int(nodes / (1 + SPARE_SHARE)) - collection.counts()[HOT] - graph.spare, 0)
 
     def for_delta(self, collection: Collection) -> bool:
         """Whether all loose rows can be taken into the delta."""

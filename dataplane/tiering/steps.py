@@ -9,8 +9,8 @@
                LOOSE -> WARM     when there is no room for them in the graph and they have become many
     rebuild    HOT -> LOOSE      when too many nodes of the graph are masked; `gather` builds it anew
     tidy                         slots of rows that ended are forgotten
-    promote    WARM -> HOT       rows that are clearly hotter than the coldest hot ones, while there is room
-    exchange   WARM <-> HOT      as many of each, when many are on the wrong side: the graph is built anew of the hottest
+    promote    WARM -> HOT       the hottest while there is room, and in the spare share of it those that are clearly hotter
+    exchange   WARM <-> HOT      when many are on the wrong side: the graph is built anew of the hottest
     discard    WARM -> LOOSE     the rows of a shard of which most have ended; the shard is removed
     expire                       rows whose time has come are deleted, by a command
     trim                         what RocksDB notes of rows that ended is removed, once full text and archive have it
@@ -55,10 +55,11 @@ PROMOTE_EVERY_S = 1.0
 COMPARE_EVERY_S = 10.0
 EXCHANGE_EVERY_S = 60.0
 EXCHANGED_SHARE = 0.1  # of the graph, from which it is built anew for an exchange
-IDLE_EXCHANGED_SHARE = 0.01  # the same while nobody searches
-IDLE_S = 5.0  # since the last search
+IDLE_EXCHANGED_SHARE = 0.01  # the same while nobody searches or writes
+IDLE_S = 5.0  # since the last search, and the last change
 REBUILT_ROWS_S = 2000.0  # about, in a graph that is built anew
 REBUILDING_SHARE = 0.1  # of the time, at most, in which a graph may be in the making for an exchange
+IDLE_REBUILDING_SHARE = 0.3
 DEAD_SHARE = 0.5  # of a shard
 DISCARD_EVERY_S = 30.0
 SNAPSHOT_SHARE = 0.1  # of the graph that has changed
@@ -186,26 +187,29 @@ class Steps:
                 return False
             self._moves.into_delta(collection)
             return True
-        if not self._moves.make_room(collection, min(count, MERGE_ROWS)):
+        fits = min(count, MERGE_ROWS)
+        if not self._moves.make_room(collection, fits):
+            fits = min(fits, self._room.in_graph(collection))
+        if not fits:
             if count < OVERFLOW_ROWS:
                 return False
             self._moves.demote(collection, collection.table.view().first_at(LOOSE, SHARD_ROWS))
             return True
-        loose = self._next_loose(collection)
+        loose = self._next_loose(collection, fits)
         rows, vectors = collection.stored_vectors(loose)
         self._moves.into_graph(collection, rows, vectors, to_graph=True)
         collection.leave_out(np.setdiff1d(loose, rows))
         return True
 
-    def _next_loose(self, collection: Collection) -> NDArray[np.uint64]:
+    def _next_loose(self, collection: Collection, count: int) -> NDArray[np.uint64]:
         """Loose rows, the hottest first: while a graph is built anew, what is asked for most is back in it soonest."""
         due = self._due.of(collection)
         while True:
             if not len(due.gathered):
                 view, heat = _heated(collection)
                 loose = np.flatnonzero(view.alive & (view.place == LOOSE))
-                due.gathered = view.rows[_hottest(loose, heat, GATHERED)]
-            rows, due.gathered = due.gathered[:MERGE_ROWS], due.gathered[MERGE_ROWS:]
+                due.gathered = view.rows[_first(loose, -heat, GATHERED)]
+            rows, due.gathered = due.gathered[:count], due.gathered[count:]
             view = collection.table.view()
             slots = view.slots_of(rows)
             still = (slots >= 0) & (view.place[slots] == LOOSE) & view.alive[slots]
@@ -232,7 +236,7 @@ class Steps:
         return True
 
     def promote(self, collection: Collection) -> bool:
-        """The hottest warm rows become hot while there is room, at most PROMOTE_ROWS a second."""
+        """The hottest warm rows become hot, at most PROMOTE_ROWS a second: in the spare share those that are clearly hotter."""
         due = self._due.of(collection)
         now = time.monotonic()
         if now - due.promoted_at < PROMOTE_EVERY_S or not collection.counts()[WARM]:
@@ -241,11 +245,14 @@ class Steps:
         view, heat = _heated(collection)
         warm = np.flatnonzero(view.alive & (view.place == WARM))
         hot = np.flatnonzero(view.alive & (view.place == HOT))
-        wanted = _hottest(warm, heat, PROMOTE_ROWS)
-        if len(hot):
-            wanted = wanted[heat[wanted] > heat[hot].min() + CLEARLY]
-        if not self._moves.make_room(collection, len(wanted), spare=0, rebuild=False):
-            wanted = wanted[: 0 if collection.graph is None else collection.graph.spare]
+        wanted = _first(warm, -heat, PROMOTE_ROWS)
+        if not self._moves.make_room(collection, len(wanted), rebuild=False):
+            if len(hot):
+                wanted = wanted[heat[wanted] > heat[hot].min() + CLEARLY]
+            if not len(wanted):
+                return False
+            if not self._moves.make_room(collection, len(wanted), spare=0, rebuild=False):
+                wanted = wanted[: 0 if collection.graph is None else collection.graph.spare]
         if not len(wanted):
             return False
         rows, vectors = collection.stored_vectors(view.rows[wanted])
@@ -255,29 +262,34 @@ class Steps:
         return True
 
     def exchange(self, collection: Collection) -> bool:
-        """As many hot rows become warm as warm ones are hotter, where these are a share of the graph, which is built anew.
+        """The graph is built anew with the hottest rows, where that brings a share of it: see EXCHANGED_SHARE.
 
-        That share is small while nobody searches. Else it is larger, and the graph is in the making for a part of the time.
+        As many hot rows become warm as warm ones are clearly hotter; and where there is memory for more nodes, but not to
+        have a larger graph beside this one, more warm rows become hot.
         """
         due = self._due.of(collection)
         now = time.monotonic()
         counts = collection.counts()
-        pairs = min(counts[WARM], counts[HOT])
-        if now - due.compared_at < COMPARE_EVERY_S or not pairs:
+        if now - due.compared_at < COMPARE_EVERY_S or not counts[WARM] or not counts[HOT]:
             return False
         due.compared_at = now
-        idle = now - collection.searched_at > IDLE_S
-        pause_s = max(EXCHANGE_EVERY_S, counts[HOT] / REBUILT_ROWS_S / REBUILDING_SHARE)
-        if not idle and now - due.exchanged_at < pause_s:
+        idle = now - max(collection.searched_at, collection.changed_at) > IDLE_S
+        rebuilding_s = counts[HOT] / REBUILT_ROWS_S
+        pause_s = max(EXCHANGE_EVERY_S, rebuilding_s / (IDLE_REBUILDING_SHARE if idle else REBUILDING_SHARE))
+        if now - due.exchanged_at < pause_s:
             return False
+        more = min(self._room.more_nodes(collection), counts[WARM])
         view, heat = _heated(collection)
-        warm = _hottest(np.flatnonzero(view.alive & (view.place == WARM)), heat, pairs)
-        hot = _hottest(np.flatnonzero(view.alive & (view.place == HOT)), -heat, pairs)
-        count = int(np.count_nonzero(heat[warm] > heat[hot] + CLEARLY))
-        if count < max((IDLE_EXCHANGED_SHARE if idle else EXCHANGED_SHARE) * counts[HOT], MERGE_ROWS):
+        pairs = min(counts[WARM], counts[HOT])
+        warm = _first(np.flatnonzero(view.alive & (view.place == WARM)), -heat, pairs + more)
+        hot = _first(np.flatnonzero(view.alive & (view.place == HOT)), heat, pairs)
+        pairs = min(len(warm), len(hot))  # some may have ended since they were counted
+        count = int(np.count_nonzero(heat[warm[:pairs]] > heat[hot[:pairs]] + CLEARLY))
+        worth = max((IDLE_EXCHANGED_SHARE if idle else EXCHANGED_SHARE) * counts[HOT], MERGE_ROWS)
+        if count < worth and more < max(EXCHANGED_SHARE * counts[HOT], MERGE_ROWS):
             return False
         due.exchanged_at = now
-        hotter, colder = view.rows[warm[:count]], view.rows[hot[:count]]
+        hotter, colder = view.rows[warm[: count + more]], view.rows[hot[:count]]
         del view, heat, warm, hot  # a table that grows meanwhile would be in memory twice
         self._moves.exchange(collection, hotter, colder)
         return True
@@ -372,9 +384,9 @@ def _heated(collection: Collection) -> tuple[TableView, NDArray[np.float32]]:
     return view, heat
 
 
-def _hottest(slots: Slots, heat: NDArray[np.float32], count: int) -> Slots:
-    """The `count` hottest of `slots`, the hottest first."""
+def _first(slots: Slots, order: NDArray[np.float32], count: int) -> Slots:
+    """The `count` of `slots` that come first in an order of all slots, in that order: the coldest by heat, for example."""
     if len(slots) > count:
-        slots = slots[np.argpartition(-heat[slots], count)[:count]]
-    hottest: Slots = slots[np.argsort(-heat[slots], kind="stable")]
-    return hottest
+        slots = slots[np.argpartition(order[slots], count)[:count]]
+    first: Slots = slots[np.argsort(order[slots], kind="stable")]
+    return first

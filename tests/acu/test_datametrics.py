@@ -48,6 +48,7 @@ async def test_a_real_data_plane_feeds_every_family(tmp_path: Path) -> None:
     assert found["acu_data_search_seconds_total"] > 0
     assert found["acu_data_archive_backlog_rows"] == 1
     assert found["acu_data_archive_runs_total"] == 1
+    assert found["acu_data_archive_damaged_files"] == 0
     assert found["acu_data_archive_time_seconds"] > 1_700_000_000
     assert (found["acu_data_history_events"], found["acu_data_history_shards"]) == (5, 1)
     assert found["acu_data_history_bytes"] > 0
@@ -56,6 +57,13 @@ async def test_a_real_data_plane_feeds_every_family(tmp_path: Path) -> None:
     assert found["acu_data_failed"] == found["acu_data_trouble"] == 0
     assert found["acu_data_writes_total"] >= 3
     assert not any(TENANT in series or NAME in series for series in found)
+
+
+async def test_files_that_the_archive_found_damaged_are_a_gauge(tmp_path: Path) -> None:
+    async with opened(msgspec.structs.replace(config(tmp_path / "data"), archive_every_s=None)) as plane:
+        status = plane.status()
+    found = samples(msgspec.structs.replace(status, cold=msgspec.structs.replace(status.cold, damaged_files=3)))
+    assert found["acu_data_archive_damaged_files"] == 3
 
 
 def test_a_data_plane_that_is_not_open_says_only_that() -> None:

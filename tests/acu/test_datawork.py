@@ -9,15 +9,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from acu import datawork
 from acu.datawork import perform, uploads
 from acu.http.wire.data import BackupBody, EraseBody
 from agentflow.library.chunking import ChunkingStrategy
+from agentflow.library.filestore import listed
 from agentflow.library.library import Library
 from agentflow.library.records import HOUSE, EntryRecord, Records
 from agentflow.library.refusals import DataUnavailable
 from agentflow.library.shelf import Shelves
 from agentflow.library.values import PageRequest
+from dataplane import StateStore
 from dataplane.care.inspection import silent
+from dataplane.cold.uploads import Upload
 from dataplane.errors import InvalidInput, NotFound
 from dataplane.store import DataPlane, opened
 from tests.agentflow.library import libraries
@@ -144,3 +148,24 @@ async def test_uploaded_files_that_are_missing_or_cut_are_counted_as_damaged(tmp
         desk.library.file_path(libraries.TENANT, gone.id).unlink()
         desk.library.file_path(libraries.TENANT, cut.id).write_bytes(b"some")
         assert (await uploads(desk.plane) or {})["damaged_files"] == 2
+
+
+async def test_the_records_of_uploads_are_read_once_to_count_them_and_again_before_one_is_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    async def counted(state: StateStore) -> list[Upload]:
+        found = await listed(state)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(datawork, "listed", counted)
+    async with libraries.opened(tmp_path, within="plane/library") as desk:
+        files = [await desk.upload("some text") for _ in range(3)]
+        told = await uploads(desk.plane)
+        assert (told or {})["files"] == 3
+        assert read == [3]
+        desk.library.file_path(libraries.TENANT, files[0].id).unlink()
+        assert (await uploads(desk.plane) or {})["damaged_files"] == 1
+        assert read == [3, 3, 3]

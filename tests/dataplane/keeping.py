@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -57,6 +58,11 @@ def warm_up(still: Stilled, ids: list[str]) -> None:
     ones = np.ones(len(everything), np.float32)
     still.collection.table.set_accessed(everything, ones, ones * np.float32(hour - 24))
     still.touch(ids, times=20)
+
+
+def promote_nothing(still: Stilled) -> None:
+    """As if rows had been promoted a moment ago, for good."""
+    still.keeper.due.of(still.collection).promoted_at = math.inf
 
 
 def due_again(still: Stilled) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from dataplane.errors import Damaged, StorageFull, Unavailable
 from dataplane.files import remove_files, remove_leftovers, sha256_file, write_atomically, write_bytes
+from tests.dataplane.killing import killed
 
 ENDLESS_WRITER = """
 import sys
@@ -116,12 +113,7 @@ def test_a_file_that_cannot_be_read_is_damaged(tmp_path: Path) -> None:
 @pytest.mark.parametrize("delay_s", [0.0, 0.003, 0.011, 0.027])
 def test_a_killed_writer_leaves_a_whole_file_and_removable_leftovers(tmp_path: Path, delay_s: float) -> None:
     target = tmp_path / "a"
-    root = Path(__file__).parents[2]
-    with subprocess.Popen([sys.executable, "-c", ENDLESS_WRITER, target], cwd=root, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline()
-        time.sleep(delay_s)
-        child.send_signal(signal.SIGKILL)
+    killed(ENDLESS_WRITER, target, wait_s=delay_s)
     content = target.read_bytes()
     assert content == content[:1] * 300_000
     remove_leftovers(tmp_path)

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,39 +14,16 @@ from dataplane.hot import snapshot
 from dataplane.rows import Row, SearchQuery
 from dataplane.store import DataPlane, opened
 from tests.dataplane.planes import NAME, TENANT, config, filled, only, recall, rows, vectors
+from tests.smalldisk import fill_up, free, room, small_disk
 
-DISK = "80m"
 RECOVERY_S = 30
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A small disk of its own."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "none", str(folder)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"mounting is not allowed here: {mounted.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def fill_up(disk: Path) -> None:
-    """Leave not a byte."""
-    with (disk / "ballast").open("ab", buffering=0) as file:
-        for size in (1 << 20, 4096, 1):
-            with contextlib.suppress(OSError):
-                while True:
-                    file.write(b"\0" * size)
-    assert os.statvfs(disk).f_bavail == 0
-
-
-def free(disk: Path) -> None:
-    (disk / "ballast").unlink()
+    with small_disk(tmp_path / "disk", 80) as made:
+        yield made
 
 
 async def refused(plane: DataPlane, disk: Path, stored: np.ndarray, first: int) -> tuple[int, int]:
@@ -159,7 +134,7 @@ async def test_what_cannot_be_written_is_taken_back_and_what_is_removed_gives_sp
             (entry,) = collection.shards.entries
             await asyncio.to_thread(plane.keeper.moves.abandon_shard, collection, entry.name, "")
             assert collection.shards.entries == ()
-            assert os.statvfs(disk).f_bavail > 0
+            assert room(disk) > 0
             free(disk)
         share, _ = await recall(plane, stored, queries)
         assert share >= 0.98

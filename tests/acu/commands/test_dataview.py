@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from acu.commands.dataview import (
+    _archive_lines,
     _collections,
     _damaged,
     _uploads,
@@ -126,6 +127,38 @@ def test_what_is_damaged_is_told_as_files_for_they_may_be_of_the_history(damaged
     assert lines[0] == "/cold: manifest 3 has everything already"
     assert lines[1:-1] == [f"wrong, and not archived: {one}" for one in damaged]
     assert lines[-1].startswith(told)
+
+
+async def test_rows_in_files_and_rows_in_the_database_alone_are_told_apart(tmp_path: Path) -> None:
+    async with opened(planes.config(tmp_path)) as plane:
+        report = {"state": "open", "folder": "/data", "plane": msgspec.to_builtins(plane.status())}
+    some = dict.fromkeys(("dimensions", "memory_bytes", "text_behind", "text_bytes", "heat_hot", "heat_warm"), 0)
+    one = {**some, "tenant": "t", "name": "c", "rows": 47, "fresh": 1, "hot": 4, "problems": []}
+    loose = {**one, "loose": 42, "warm": 0, "shards": 0, "shard_bytes": 0}
+    both = {**one, "loose": 11, "warm": 31, "shards": 2, "shard_bytes": 5_000}
+    report["plane"]["collections"] = [loose, both]
+    output = io.StringIO()
+    Console(file=output, width=200).print(understood(report))
+    lines = [line.split() for line in output.getvalue().splitlines()]
+    tiers = [line for line in lines if line and line[0] in ("warm", "in", "loose")]
+    assert tiers == [
+        ["warm", "84", "-", "-", "-", "0.00"],
+        ["in", "files", "31", "5.00", "kB", "2", "-", "-"],
+        ["loose", "53", "-", "-", "-", "-"],
+    ]
+    head, *rows = [line for line in lines if line and line[0] in ("COLLECTION", "t/c")]
+    assert head[3:6] == ["HOT", "WARM", "LOOSE"]
+    assert [row[3:6] for row in rows] == [["5", "42", "42"], ["5", "42", "11"]]
+
+
+async def test_the_archive_tells_how_many_files_its_last_run_found_damaged(tmp_path: Path) -> None:
+    async with opened(planes.config(tmp_path)) as plane:
+        cold = msgspec.to_builtins(plane.status())["cold"]
+    assert _archive_lines({**cold, "damaged_files": 3}, "")[2:] == [
+        "[red]3 files damaged when it last ran[/], and not archived: see `acu data verify --deep`"
+    ]
+    del cold["damaged_files"]  # an earlier release
+    assert len(_archive_lines(cold, "")) == 2
 
 
 @pytest.mark.parametrize("width", [40, 80])

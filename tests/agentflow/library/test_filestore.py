@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from dataplane.cold.attachments import tenant_folder
 from dataplane.cold.uploads import Upload
 from dataplane.errors import StorageFull, Unavailable
 from tests.agentflow.library.libraries import TENANT, Desk, opened
+from tests.smalldisk import fill_up, free, small_disk
 
 
 async def test_an_upload_becomes_a_file_that_only_its_owner_can_read(tmp_path: Path) -> None:
@@ -354,38 +354,28 @@ async def _records(desk: Desk) -> list[str]:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 160 MB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=160m", "none", str(folder)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True, timeout=10)
-    except (OSError, subprocess.SubprocessError):
-        pytest.skip("this process may not mount a file system")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True, timeout=10)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 160 MiB."""
+    with small_disk(tmp_path / "small", 160) as made:
+        yield made
 
 
-async def test_on_a_full_disk_writes_are_refused_searches_go_on_and_deleting_makes_room(small_disk: Path) -> None:
+async def test_on_a_full_disk_writes_are_refused_searches_go_on_and_deleting_makes_room(disk: Path) -> None:
     reached = False
     with contextlib.suppress(Unavailable):  # of the data plane that closes before it has seen that there is room again
-        async with opened(small_disk) as desk:
-            await _fill(desk, small_disk)
+        async with opened(disk) as desk:
+            await _fill(desk, disk)
             reached = True
     assert reached
 
 
-async def _fill(desk: Desk, small_disk: Path) -> None:
+async def _fill(desk: Desk, disk: Path) -> None:
     fox, large = await desk.upload("The fox."), await desk.upload(b"x" * (2 << 20))
     store = await desk.store(fox.id)
     desk.state.lender = desk.plane.state.lender  # the daemon's library uses that store itself
     reserve = desk.plane.folder / "reserve"
     assert reserve.stat().st_blocks > 0
-    ballast = small_disk / "ballast"
-    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
+    fill_up(disk)
     metadata = {str(n): "v" * 512 for n in range(16)}
     with pytest.raises(DiskFull, match="disk of the data plane is full"):
         for _ in range(500):
@@ -397,7 +387,7 @@ async def _fill(desk: Desk, small_disk: Path) -> None:
     assert not path.exists()
     assert await _records(desk) == [fox.id]
     assert reserve.stat().st_blocks > 0, "what is left of it was taken back"
-    ballast.unlink()
+    free(disk)
 
 
 def _on_disk(desk: Desk) -> list[Path]:

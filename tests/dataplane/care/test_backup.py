@@ -1,14 +1,10 @@
 """Backup and restore: taken while it runs, whole or not there, and never over anything."""
 
-import asyncio
 import hashlib
 import json
 import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +24,8 @@ from dataplane.errors import (
     UnsupportedFormat,
 )
 from dataplane.truth.rocks import Rocks
+from tests.dataplane.killing import killed_by_itself
+from tests.smalldisk import small_disk
 
 MEMORY = 16 << 20
 SHARD = "warm/history/0001.parquet"
@@ -378,7 +376,7 @@ else:
 
 
 @pytest.mark.parametrize("what", ["backup", "restore"])
-async def test_a_kill_in_the_middle_leaves_no_final_name_and_the_next_clears_up(
+def test_a_kill_in_the_middle_leaves_no_final_name_and_the_next_clears_up(
     made: Path, rocks: Rocks, data: Path, tmp_path: Path, what: str
 ) -> None:
     rocks.close()
@@ -387,10 +385,7 @@ async def test_a_kill_in_the_middle_leaves_no_final_name_and_the_next_clears_up(
     check_backup(made, lambda done, _: told.append(done))
     checks = len(told) if what == "restore" else 0  # which come before the first step of copying
     for steps in (checks, checks + 3, checks + len(told) - 1):
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", _DIES, str(data), what, str(target), str(steps)
-        )
-        assert await child.wait() == -signal.SIGKILL
+        killed_by_itself(_DIES, data, what, target, steps)
         assert not target.exists()
         assert (tmp_path / ".tmp-target").is_dir()
 
@@ -406,44 +401,36 @@ async def test_a_kill_in_the_middle_leaves_no_final_name_and_the_next_clears_up(
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Another file system, of 2 MB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    try:
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)], check=True, capture_output=True, timeout=10
-        )
-    except (OSError, subprocess.SubprocessError):
-        pytest.skip("this process may not mount a file system")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True, timeout=10)
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    """Another file system, of 2 MiB."""
+    with small_disk(tmp_path / "small", 2) as made:
+        yield made
 
 
 def test_a_full_disk_says_so_and_leaves_nothing_and_the_data_plane_goes_on(
-    rocks: Rocks, data: Path, made: Path, small_disk: Path
+    rocks: Rocks, data: Path, made: Path, other_disk: Path
 ) -> None:
     with pytest.raises(StorageFull, match="no room"):
-        back_up(rocks, data, small_disk / "backup", files={SHARD: data / SHARD})
+        back_up(rocks, data, other_disk / "backup", files={SHARD: data / SHARD})
     with pytest.raises(StorageFull, match="Free some space"):
-        restore(made, small_disk / "restored")
+        restore(made, other_disk / "restored")
 
-    assert list(small_disk.iterdir()) == []
+    assert list(other_disk.iterdir()) == []
     put(rocks, "state", b"after")
     assert rocks.get("state", b"after") == b"v"
 
 
-def test_a_backup_to_another_file_system_is_a_copy(rocks: Rocks, data: Path, small_disk: Path, tmp_path: Path) -> None:
-    back_up(rocks, data, small_disk / "deep" / "backup", files={})
+def test_a_backup_to_another_file_system_is_a_copy(rocks: Rocks, data: Path, other_disk: Path, tmp_path: Path) -> None:
+    back_up(rocks, data, other_disk / "deep" / "backup", files={})
 
-    assert all(path.stat().st_nlink == 1 for path in (small_disk / "deep" / "backup" / "rocks").iterdir())
-    restore(small_disk / "deep" / "backup", tmp_path / "restored")
+    assert all(path.stat().st_nlink == 1 for path in (other_disk / "deep" / "backup" / "rocks").iterdir())
+    restore(other_disk / "deep" / "backup", tmp_path / "restored")
     assert len(content(tmp_path / "restored")["rows"]) == 1000
 
 
-def test_a_mount_point_is_refused_before_anything_is_copied(made: Path, small_disk: Path) -> None:
+def test_a_mount_point_is_refused_before_anything_is_copied(made: Path, other_disk: Path) -> None:
     with pytest.raises(InvalidInput, match="is a mount point"):
-        restore(made, small_disk)
+        restore(made, other_disk)
 
 
 def test_a_place_that_cannot_be_written_says_so(made: Path, tmp_path: Path) -> None:

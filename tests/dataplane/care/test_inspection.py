@@ -21,6 +21,7 @@ from dataplane.rows import SearchQuery
 from dataplane.store import DataPlane, opened
 from dataplane.truth import keys
 from dataplane.truth.records import EventRecord
+from tests.dataplane.damage import flip
 from tests.dataplane.planes import NAME, TENANT, config, filled, only, rows, vectors
 
 
@@ -42,13 +43,6 @@ async def spread(plane: DataPlane) -> None:
 def found_in(folder: Path, pattern: str) -> list[Path]:
     """What is left in a folder."""
     return list(folder.glob(pattern))
-
-
-def flip(path: Path, at: int) -> None:
-    """Change a byte of a file."""
-    content = bytearray(path.read_bytes())
-    content[at] ^= 0x55
-    path.write_bytes(content)
 
 
 async def test_nothing_is_wrong_with_what_is_well(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from dataplane.rows import Row, SearchQuery
 from dataplane.store import DataPlane, opened
 from dataplane.truth import keys, records
 from dataplane.truth.records import RowRecord
+from tests.dataplane import damage
 from tests.dataplane.planes import DIMENSIONS, NAME, TENANT, config, exact, filled, rows, vectors
 
 COUNT = 1300
@@ -150,9 +151,7 @@ def text_lacks_a_row(plane: DataPlane) -> str:
 
 def flip(plane: DataPlane, pattern: str) -> None:
     (file,) = only(plane).folder.glob(pattern)
-    content = bytearray(file.read_bytes())
-    content[len(content) // 3] ^= 1
-    file.write_bytes(content)
+    damage.flip(file, share=1 / 3)
 
 
 HARMS = [

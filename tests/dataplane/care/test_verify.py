@@ -19,6 +19,7 @@ from dataplane.hot.table import FRESH, HOT, LOOSE, WARM
 from dataplane.store import opened
 from dataplane.truth import keys, records
 from dataplane.truth.records import RowRecord
+from tests.dataplane.damage import flip
 from tests.dataplane.planes import DIMENSIONS, NAME, TENANT, config, filled, rows, vectors
 from tests.dataplane.stilled import Stilled, stilled
 
@@ -211,12 +212,6 @@ def test_under_the_lock_only_some_rows_are_looked_at_again(still: Stilled, monke
 
 
 # Files
-
-
-def flip(path: Path, share: float = 0.5) -> None:
-    content = bytearray(path.read_bytes())
-    content[int(len(content) * share)] ^= 1
-    path.write_bytes(content)
 
 
 @pytest.mark.parametrize(

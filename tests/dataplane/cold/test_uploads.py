@@ -16,7 +16,7 @@ from dataplane.care.inspection import back_up, verify
 from dataplane.cold.attachments import tenant_folder
 from dataplane.cold.bucket import Bucket
 from dataplane.cold.tier import default_cold_folder
-from dataplane.cold.uploads import Upload, waiting
+from dataplane.cold.uploads import Upload, waiting, wrong
 from dataplane.cold_config import ColdConfig
 from dataplane.errors import ChecksumMismatch, Damaged
 from dataplane.store import DataPlane, opened
@@ -101,12 +101,23 @@ async def test_a_damaged_file_is_named_kept_in_the_archive_and_brought_back(
     assert len(report.damaged) == 1
     assert "file-1" in report.damaged[0]
     assert "file-1" in str(box.plane.cold.status().last_error)
+    assert box.plane.status().cold.damaged_files == 1
     assert (await attachment(box.bucket, "file-1")).sha256 == hashlib.sha256(GOOD).hexdigest()
     mended = await verify(box.plane, deep=True, mend=True)
     assert (mended.problems, [one.where for one in mended.repaired]) == ((), ["files"])
     assert (path.read_bytes(), path.is_symlink()) == (GOOD, False)
     assert (await box.plane.cold.archive_now()).damaged == []
+    assert box.plane.status().cold.damaged_files == 0
     assert await box.wrong(deep=True) == []
+
+
+async def test_what_went_after_it_was_listed_is_not_wrong(box: Uploaded) -> None:
+    box.add("file-1").unlink()
+    box.add("file-2").unlink()
+    before = await box.listing()
+    del box.records[0]
+    found = await wrong(box.plane.rocks, box.plane.folder, box.listing, listed=before)
+    assert list(found) == box.records
 
 
 async def test_without_a_deep_look_sizes_are_compared_only(box: Uploaded) -> None:

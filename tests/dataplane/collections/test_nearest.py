@@ -303,3 +303,54 @@ def test_looking_at_slots_in_parts_gives_the_best_of_all(
         monkeypatch.setattr("dataplane.collections.nearest.SCANNED", 100)
         assert best_by_sketch(view, query, every, 50).tolist() == whole.tolist()
         assert len(whole) == 50
+
+
+def test_by_sketch_the_groups_of_the_fifty_best_warm_rows_are_read(tmp_path: Path) -> None:
+    stored = vectors(4000, dimensions=256)
+    with stilled(tmp_path, 256) as still:
+        still.upsert(stored)
+        still.work()
+        still.keeper.moves.demote(still.collection, np.arange(4000))
+        table, sketcher = still.view.table, still.collection.sketcher
+        assert sketcher is not None
+        for query in vectors(5, seed=9, dimensions=256):
+            estimates = sketcher.query(query).estimate(table.sketches, table.factors)
+            groups = np.unique(table.group[np.argsort(-estimates, kind="stable")[:50]])
+            _, result = found_ids(still.view, query)
+            assert result.warm_rows_read == np.isin(table.group, groups).sum()
+            assert result.warm_rows_read < 3000
+
+
+def test_by_sketch_the_nearest_of_vectors_of_any_length_are_found(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    stored = vectors(3000, dimensions=256) * rng.uniform(0.3, 3.0, (3000, 1)).astype(np.float32)
+    held = 0
+    with stilled(tmp_path, 256, metric="l2") as still:
+        still.upsert(stored)
+        still.work()
+        still.keeper.moves.demote(still.collection, np.arange(3000))
+        for query in vectors(10, seed=9, dimensions=256):
+            best = best_by_sketch(still.view, query, np.arange(3000), 60)
+            held += len(set(best.tolist()) & set(np.argsort(((stored - query) ** 2).sum(axis=1))[:10].tolist()))
+    assert held >= 95
+
+
+@pytest.mark.parametrize("place", [FRESH, WARM])
+def test_many_of_the_best_rows_may_have_ended(tmp_path: Path, place: int) -> None:
+    query = QUERIES[0]
+    with stilled(tmp_path, DIMENSIONS) as still:
+        still.upsert(STORED[:200])
+        if place == WARM:
+            still.keeper.moves.demote(still.collection, np.arange(200))
+        order = [id_ for id_ in true_order(query) if int(id_[1:]) < 200]
+        still.delete(order[:38])
+        assert still.counts[place] == 162
+        ids, _ = found_ids(still.view, query)
+        assert ids == order[38:48]
+
+
+def test_what_is_read_in_parts_is_all_compared(spread: Stilled, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearest_module, "SCANNED", 100)
+    ids, result = found_ids(spread.view, QUERIES[0], k=100, exact=True)
+    assert ids == true_order(QUERIES[0], spread.collection.metric)[:100]
+    assert result.warm_rows_read == 600

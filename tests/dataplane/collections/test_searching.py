@@ -13,8 +13,10 @@ import pytest
 
 from dataplane.collections import nearest, searching
 from dataplane.collections.readers import Readers
+from dataplane.collections.view import CollectionView
 from dataplane.errors import DimensionMismatch, InvalidInput
-from dataplane.filters import parse_filter
+from dataplane.filters import Filter, parse_filter
+from dataplane.hot.attributes import AttributeColumns
 from dataplane.hot.table import HOT, WARM
 from dataplane.rows import SearchQuery
 from tests.dataplane.planes import DIMENSIONS, exact, vectors
@@ -65,6 +67,60 @@ def test_a_filter_holds_for_vectors_and_for_words(shared: Stilled) -> None:
     assert found.tiers == ()
     nothing = parse_filter({"type": "eq", "key": "never", "value": 1})
     assert shared.ids(QUERY, filter=nothing) == []
+
+
+def nothing() -> None:
+    """No change."""
+
+
+@pytest.fixture
+def masks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Over how many rows each mask of a filter was made."""
+    made: list[int] = []
+    mask = AttributeColumns.mask
+
+    def counted(self: AttributeColumns, filter_: Filter, n: int) -> Any:
+        made.append(n)
+        return mask(self, filter_, n)
+
+    monkeypatch.setattr(AttributeColumns, "mask", counted)
+    return made
+
+
+def test_a_search_for_words_makes_the_mask_of_its_filter_once(shared: Stilled, masks: list[int]) -> None:
+    few = parse_filter({"type": "lt", "key": "n", "value": 5})
+    # All 1,500 rows have the word: the index asks for the best of them, and then for all in parts of 1,024.
+    found = searching.search(shared.collection, SearchQuery(text="note", filter=few, k=10)).result
+    assert {hit.id for hit in found.hits} == {f"r{n}" for n in range(5)}
+    assert masks == [1500]
+
+
+def test_rows_that_come_or_get_other_slots_during_a_search_for_words_are_filtered_as_they_are(
+    tmp_path: Path, masks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = parse_filter({"type": "gte", "key": "n", "value": 1495})
+    with stilled(tmp_path, DIMENSIONS, text=True) as still:
+        still.upsert(STORED, texts=["note"] * 1500)
+        still.index_text()
+        view = still.collection.view
+
+        def compact() -> None:
+            still.delete([f"r{n}" for n in range(900)])
+            still.keeper.moves.compact_table(still.collection)
+            still.upsert(STORED[:900], 2000)  # as many slots as before
+
+        # The view that the search begins with, that of the best few, and those of two parts of all.
+        changes = iter((nothing, nothing, lambda: still.upsert(STORED[:1], 9000), compact))
+
+        def changing() -> CollectionView:
+            next(changes, nothing)()
+            return view()
+
+        monkeypatch.setattr(still.collection, "view", changing)
+        found = searching.search(still.collection, SearchQuery(text="note", filter=few, k=10)).result
+        assert next(changes, None) is None
+        assert {hit.id for hit in found.hits} == {f"r{n}" for n in range(1495, 1500)}
+        assert masks == [1500, 1501, 1501]
 
 
 def test_a_vector_and_words_are_fused_so_that_a_row_that_both_find_comes_first(shared: Stilled) -> None:
@@ -253,8 +309,8 @@ class Storm:
 
     def write(self, rng: np.random.Generator) -> None:
         """Rows that no query is near to; the writer's work."""
-        first = 1500 + 40 * int(rng.integers(0, 25))
-        far = -STORED[:40] - 2
+        batch = 40 * int(rng.integers(0, 25))
+        first, far = 1500 + batch, -STORED[batch : batch + 40] - 2
         with self._writing:
             if rng.random() < 0.5:
                 self.still.upsert(far, first)
@@ -280,7 +336,10 @@ class Storm:
             keeper.moves.compact_table(collection)
         elif action == 3:
             keeper.due.of(collection).promoted_at = 0.0
-            keeper.steps.promote(collection)
+            if not keeper.steps.rebuild_if_masked(
+                collection
+            ):  # as it is before it: nodes of the same row would be many
+                keeper.steps.promote(collection)
         else:
             for _ in range(6):
                 keeper.steps.take_one(collection)

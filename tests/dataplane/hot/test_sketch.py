@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dataplane.hot.sketch import CHUNK, QUERY_BITS, Sketcher
+from dataplane.hot.sketch import CHUNK, QUERY_BITS, Sketcher, sketch_words
 from tests.dataplane.planes import vectors
 
 
@@ -22,12 +22,19 @@ def test_an_estimate_is_the_formula_up_to_the_rounding_of_the_query(dimensions: 
     query = rng.standard_normal(dimensions).astype(np.float32)
     sketcher = Sketcher(dimensions, stored.mean(axis=0))
     words, factors = sketcher.encode(stored)
-    assert words.shape == (200, -(-dimensions // 64))
+    assert words.shape == (200, sketch_words(dimensions))
     rotated = sketcher._rotate(query.reshape(1, -1))[0].astype(np.float64)
     step = (rotated.max() - rotated.min()) / (2**QUERY_BITS - 1)
     formula = query @ sketcher.centre + factors * (signs(words, dimensions) @ rotated)
     allowed = factors * dimensions * step / 2 + 1e-3
     assert (np.abs(sketcher.query(query).estimate(words, factors) - formula) <= allowed).all()
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "words"), [(1, 1), (64, 1), (65, 2), (129, 4), (256, 4), (384, 8), (512, 8), (513, 16), (4096, 64)]
+)
+def test_a_sketch_has_as_many_words_as_are_counted_quickly(dimensions: int, words: int) -> None:
+    assert sketch_words(dimensions) == words
 
 
 @pytest.mark.parametrize("dimensions", [3, 48, 100, 600])

@@ -5,11 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +15,8 @@ from dataplane.errors import ChecksumMismatch, Closed, Damaged, NotFound, Storag
 from dataplane.state.history import History
 from dataplane.state.logmanifest import MANIFEST, Manifest
 from dataplane.state.logshards import LogEvent
+from tests.dataplane.damage import flip
+from tests.dataplane.killing import killed
 from tests.dataplane.state.test_logshards import make_events
 
 CHANGER = """
@@ -70,12 +68,6 @@ def event(seq: int, tenant: str = "t", stream: str = "s", time_ms: int | None = 
 
 def files(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
-
-
-def flip(path: Path, position: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[position] ^= 0x20
-    path.write_bytes(content)
 
 
 def test_appended_events_are_read_and_scanned_also_after_reopening(tmp_path: Path) -> None:
@@ -374,19 +366,13 @@ def test_killed_at_random_moments_nothing_appended_is_lost_or_doubled_and_nothin
     tmp_path: Path,
 ) -> None:
     rng = random.Random(4)
-    root = Path(__file__).parents[3]
     keep: list[int] = []
     gone: set[int] = set()
     for attempt in range(6):
-        command = [sys.executable, "-c", CHANGER, str(tmp_path), str(attempt + 1)]
-        with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as child:
-            assert child.stdout is not None
-            assert child.stdout.readline() == "ready\n"
-            time.sleep(rng.uniform(0.05, 0.4))
-            child.send_signal(signal.SIGKILL)
-            lines = [line.split() for line in child.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
+        ready, *said = killed(CHANGER, tmp_path, attempt + 1, wait_s=rng.uniform(0.05, 0.4))
+        assert ready == "ready"
         erasing = False
-        for word, *places in lines:
+        for word, *places in map(str.split, said):
             erasing = word == "erasing"
             if word == "erased":
                 gone.clear()

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -24,17 +21,10 @@ from dataplane.state import departures, mover
 from dataplane.store import opened
 from dataplane.truth.records import EventRecord, StreamRecord, decode, encode
 from dataplane.truth.rocks import Rocks
+from tests.dataplane.damage import flip
+from tests.dataplane.killing import killed, killed_by_itself
 from tests.dataplane.logs import NEVER_MS, Logs, event, expected, logs
 from tests.dataplane.planes import config
-
-ROOT = Path(__file__).parents[3]
-
-
-def flip(path: Path, at: int) -> None:
-    """Change a byte of a file."""
-    content = bytearray(path.read_bytes())
-    content[at] ^= 0x55
-    path.write_bytes(content)
 
 
 async def test_events_that_are_old_leave_and_are_read_as_before(tmp_path: Path) -> None:
@@ -492,13 +482,6 @@ asyncio.run(main(*sys.argv[1:4], int(sys.argv[4])))
 """
 
 
-def killed(folder: Path, owner: str, name: str, calls: int) -> None:
-    """Run the child until it has killed itself."""
-    command = [sys.executable, "-c", DIES, str(folder), owner, name, str(calls)]
-    done = subprocess.run(command, check=False, cwd=ROOT, timeout=60)
-    assert done.returncode == -signal.SIGKILL
-
-
 @pytest.mark.parametrize(
     ("owner", "name", "calls"),
     [
@@ -514,7 +497,7 @@ def killed(folder: Path, owner: str, name: str, calls: int) -> None:
 async def test_killed_anywhere_in_a_move_every_event_is_given_once(
     tmp_path: Path, owner: str, name: str, calls: int
 ) -> None:
-    killed(tmp_path, owner, name, calls)
+    killed_by_itself(DIES, tmp_path, owner, name, calls)
     async with logs(tmp_path) as box:
         for _ in range(2):
             for tenant in ("a", "b"):
@@ -532,7 +515,7 @@ async def test_killed_anywhere_in_a_move_every_event_is_given_once(
 async def test_killed_anywhere_in_forgetting_what_was_dropped_goes_and_nothing_else(
     tmp_path: Path, name: str, calls: int
 ) -> None:
-    killed(tmp_path, "forgetting", name, calls)
+    killed_by_itself(DIES, tmp_path, "forgetting", name, calls)
     async with logs(tmp_path) as box:
         assert await box.read("a", "dropped") == []
         await box.mover.round()
@@ -578,15 +561,8 @@ async def test_killed_at_random_moments_no_event_that_was_acknowledged_is_lost_o
     chance = random.Random()
     last, first, moved = {"a": 0, "b": 0}, {"a": 1, "b": 1}, 0
     for _ in range(5):
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", LIVES, str(tmp_path), stdout=asyncio.subprocess.PIPE, cwd=ROOT
-        )
-        assert child.stdout is not None
-        said = [await child.stdout.readline() for _ in range(chance.randint(1, 150))]
-        child.send_signal(signal.SIGKILL)
-        said += (await child.stdout.read()).splitlines(keepends=True)
-        assert await child.wait() == -signal.SIGKILL
-        for what, tenant, number in (line.decode().split() for line in said if line.endswith(b"\n")):
+        said = await asyncio.to_thread(killed, LIVES, tmp_path, lines=chance.randint(1, 150))
+        for what, tenant, number in map(str.split, said):
             if what == "moved":
                 moved += int(number)
             else:

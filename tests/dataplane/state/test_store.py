@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import os
 import random
-import signal
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from dataplane.truth import keys
 from dataplane.truth.records import EventRecord
 from dataplane.truth.rocks import Rocks
 from dataplane.truth.writer import Writer
+from tests.dataplane.killing import killed
 
 MEMORY = 16 << 20
 LARGE = versioned.INLINE_BYTES * 2 + 17
@@ -598,26 +597,14 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
 
 
-async def _killed(folder: Path, begin: int, after_lines: int) -> list[list[str]]:
-    """What a child said that it did, durably, before it was killed."""
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _DIES, str(folder), str(begin), stdout=asyncio.subprocess.PIPE
-    )
-    assert child.stdout is not None
-    said = [await child.stdout.readline() for _ in range(after_lines)]
-    child.send_signal(signal.SIGKILL)
-    said += (await child.stdout.read()).splitlines(keepends=True)
-    assert await child.wait() == -signal.SIGKILL
-    return [line.decode().split() for line in said if line.endswith(b"\n")]
-
-
 async def test_what_durable_acknowledged_survives_kills_at_random_moments(tmp_path: Path, clock: Hands) -> None:
     chance = random.Random()
     done: dict[tuple[str, int], int] = {}  # (what, who) -> the highest number acknowledged
     versions: set[int] = set()
     begin = 0
     for _ in range(8):
-        for what, whose, told, *rest in await _killed(tmp_path / "rocks", begin, chance.randint(1, 120)):
+        said = await asyncio.to_thread(killed, _DIES, tmp_path / "rocks", begin, lines=chance.randint(1, 120))
+        for what, whose, told, *rest in map(str.split, said):
             key = (what, int(whose))
             assert int(told) >= done.get(key, 0)
             done[key] = int(told)

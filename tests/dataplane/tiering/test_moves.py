@@ -24,6 +24,7 @@ from tests.dataplane.keeping import (
     QUERY,
     STORED,
     due_again,
+    promote_nothing,
     right,
     step,
     warm_up,
@@ -51,11 +52,13 @@ def test_after_a_start_rows_are_where_they_were(all_in_the_graph: Path, tmp_path
     shutil.copytree(all_in_the_graph, tmp_path, dirs_exist_ok=True)
     with stilled(tmp_path, DIMENSIONS) as still:
         still.work()
+        promote_nothing(still)
         still.keeper.moves.demote(still.collection, np.arange(600))
         still.keeper.moves.drop_graph(still.collection)
         still.work()
         assert still.counts == (0, 1200, 0, 600)
     with stilled(tmp_path, DIMENSIONS) as still:
+        promote_nothing(still)
         assert still.counts == (0, 1200, 600, 0)
         still.keeper.steps.adopt(still.collection)
         assert still.counts == (0, 1200, 0, 600)

@@ -1,8 +1,5 @@
 """The reserve is there when it is needed, and never takes the last space of a disk."""
 
-import contextlib
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +7,7 @@ import pytest
 
 from dataplane.errors import StorageFull
 from dataplane.truth.reserve import Lender, Reserve
+from tests.smalldisk import fill_up, free, room, small_disk
 
 MIB = 1 << 20
 
@@ -17,26 +15,8 @@ MIB = 1 << 20
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 16 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(folder)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"mounting is not allowed here: {mounted.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def room(disk: Path) -> int:
-    return os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
-
-
-def fill(disk: Path, leave: int = 0) -> None:
-    with contextlib.suppress(OSError), (disk / "data").open("ab", buffering=0) as file:
-        while room(disk) > leave:
-            file.write(b"\0" * min(MIB, room(disk) - leave))
+    with small_disk(tmp_path / "disk", 16) as made:
+        yield made
 
 
 def test_a_reserve_is_made_where_there_is_plenty_and_given_up_where_there_is_nothing(disk: Path) -> None:
@@ -44,10 +24,10 @@ def test_a_reserve_is_made_where_there_is_plenty_and_given_up_where_there_is_not
     reserve.top_up()
     assert room(disk) == 14 * MIB
     assert not reserve.give_up(), "there is room"
-    fill(disk)
+    fill_up(disk)
     assert reserve.give_up()
     assert room(disk) == 2 * MIB
-    fill(disk, leave=MIB)  # what the opening took
+    fill_up(disk, leave=MIB)  # what the opening took
     reserve.take_back()
     assert room(disk) == 0
     assert reserve.give_up()
@@ -57,10 +37,10 @@ def test_a_reserve_is_made_where_there_is_plenty_and_given_up_where_there_is_not
 
 def test_a_disk_with_little_room_keeps_it(disk: Path) -> None:
     reserve = Reserve(disk / "reserve", 2 * MIB)
-    fill(disk, leave=7 * MIB)
+    fill_up(disk, leave=7 * MIB)
     reserve.top_up()
     assert room(disk) == 7 * MIB
-    (disk / "data").unlink()
+    free(disk)
     reserve.top_up()
     reserve.top_up()
     assert room(disk) == 14 * MIB
@@ -77,19 +57,19 @@ def test_a_reserve_that_cannot_be_had_is_no_error(tmp_path: Path) -> None:
 async def test_a_delete_borrows_the_reserve_and_what_is_left_is_taken_back(disk: Path) -> None:
     reserve = Reserve(disk / "reserve", 2 * MIB)
     reserve.top_up()
-    fill(disk)
+    fill_up(disk)
 
     async def delete() -> str:
         if room(disk) < MIB:
             raise StorageFull("the disk is full.")
-        fill(disk, leave=MIB)  # what the delete takes
+        fill_up(disk, leave=MIB)  # what the delete takes
         return "deleted"
 
     lender = Lender(reserve)
     assert await lender.delete(delete) == "deleted"
     assert room(disk) == 0
     assert (disk / "reserve").stat().st_size == MIB
-    (disk / "data").unlink()
+    free(disk)
     await lender.top_up()
     assert (disk / "reserve").stat().st_size == 2 * MIB
 

@@ -1,9 +1,7 @@
 """Rocks: families, atomic batches, scans, and what a death, a second process and damage leave behind."""
 
-import asyncio
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +12,7 @@ import pytest
 from dataplane.errors import Closed, Damaged, DataPlaneError, Locked
 from dataplane.truth import keys
 from dataplane.truth.rocks import FAMILIES, Rocks
+from tests.dataplane.killing import killed
 
 MEMORY = 16 << 20
 
@@ -228,18 +227,8 @@ for number in range(1_000_000):
 """
 
 
-async def test_unsynced_writes_survive_the_death_of_the_process_and_batches_stay_whole(tmp_path: Path) -> None:
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _DIES, str(tmp_path / "rocks"), stdout=asyncio.subprocess.PIPE
-    )
-    assert child.stdout is not None
-    told = -1
-    while told < 500:
-        told = int(await child.stdout.readline())
-    child.send_signal(signal.SIGKILL)
-    rest = await child.stdout.read()
-    await child.wait()
-    told = max([told, *(int(line) for line in rest.split(b"\n")[:-1])])
+def test_unsynced_writes_survive_the_death_of_the_process_and_batches_stay_whole(tmp_path: Path) -> None:
+    told = int(killed(_DIES, tmp_path / "rocks", lines=500)[-1])
 
     rocks = Rocks.open(tmp_path / "rocks", memory_bytes=MEMORY)
     found = {family: [int(key) for key, _ in rocks.scan(family, b"")] for family in ("rows", "index", "vectors")}

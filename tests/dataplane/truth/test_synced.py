@@ -8,6 +8,7 @@ import pytest
 from dataplane.errors import Damaged
 from dataplane.truth.rocks import Rocks
 from dataplane.truth.synced import SyncedMark
+from tests.dataplane.damage import flip
 
 MEMORY = 16 << 20
 
@@ -46,18 +47,12 @@ def log_of(path: Path) -> Path:
     return max(path.glob("*.log"), key=lambda log: log.stat().st_size)
 
 
-def flip(path: Path, share: float) -> None:
-    content = bytearray(path.read_bytes())
-    content[int(len(content) * share)] ^= 1
-    path.write_bytes(content)
-
-
 def test_a_whole_log_is_read_whole(crashed: Path) -> None:
     assert stored(crashed) == list(range(50))
 
 
 def test_damage_in_what_was_not_synced_costs_only_what_follows_it(crashed: Path) -> None:
-    flip(log_of(crashed), 0.9)
+    flip(log_of(crashed), share=0.9)
     left = stored(crashed)
     assert left == list(range(len(left)))
     assert 40 <= len(left) < 50
@@ -66,7 +61,7 @@ def test_damage_in_what_was_not_synced_costs_only_what_follows_it(crashed: Path)
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.7])
 def test_damage_in_what_was_synced_is_named_and_nothing_is_dropped(crashed: Path, share: float) -> None:
-    flip(log_of(crashed), share)
+    flip(log_of(crashed), share=share)
     content = log_of(crashed).read_bytes()
     for _ in range(2):
         with pytest.raises(Damaged, match=r"acknowledged as durable.*synced to go on without"):

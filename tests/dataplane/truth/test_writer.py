@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import shutil
-import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from dataplane.errors import Closed, DataPlaneError, InvalidInput, StorageFull, Unavailable
 from dataplane.truth.rocks import Rocks
 from dataplane.truth.writer import BATCH_ROWS, Command, Draft, Wait, Writer
+from tests.smalldisk import fill_up, free, small_disk
 
 MEMORY = 16 << 20
 
@@ -356,33 +356,21 @@ async def test_the_owner_of_a_closed_database_gets_an_error_and_no_defect(rocks:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 24 MB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    try:
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=24m", "none", str(folder)], check=True, capture_output=True, timeout=10
-        )
-    except (OSError, subprocess.SubprocessError):
-        pytest.skip("this process may not mount a file system")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True, timeout=10)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MiB."""
+    with small_disk(tmp_path / "small", 24) as made:
+        yield made
 
 
 async def test_a_full_disk_refuses_writes_and_keeps_reads_and_recovers_when_there_is_room(
-    small_disk: Path, tmp_path: Path
+    disk: Path, tmp_path: Path
 ) -> None:
-    ballast = small_disk / "ballast"
-    rocks = Rocks.open(small_disk / "rocks", memory_bytes=MEMORY)
+    rocks = Rocks.open(disk / "rocks", memory_bytes=MEMORY)
     writer = Writer(rocks, 1000)
     writer.start()
     try:
         await writer.submit(Put(b"kept"), "durable")
-        with contextlib.suppress(OSError), ballast.open("wb") as file:
-            for _ in range(24 * 16):
-                file.write(bytes(64 << 10))
-                file.flush()
+        fill_up(disk)
         refused: list[bytes] = []
         taken = [b"kept", b"after"]
         for number in range(20):
@@ -404,17 +392,17 @@ async def test_a_full_disk_refuses_writes_and_keeps_reads_and_recovers_when_ther
         await asyncio.gather(*reads)  # a reader does not pay for the writer's trouble
         assert rocks.get("state", b"kept") == b"v"
 
-        ballast.unlink()
+        free(disk)
         assert await _written_in_the_end(writer, Put(b"after", b"y" * 100_000))
         assert rocks.get("state", b"after") == b"y" * 100_000
         assert writer.last_error is None
-        shutil.copytree(small_disk / "rocks", tmp_path / "killed", ignore=shutil.ignore_patterns("LOCK"))
+        shutil.copytree(disk / "rocks", tmp_path / "killed", ignore=shutil.ignore_patterns("LOCK"))
     finally:
         await writer.close()
         with contextlib.suppress(Unavailable):  # only where the test failed before there was space again
             rocks.close()
 
-    for folder in (small_disk / "rocks", tmp_path / "killed"):  # after an orderly end, and after a kill
+    for folder in (disk / "rocks", tmp_path / "killed"):  # after an orderly end, and after a kill
         reopened = Rocks.open(folder, memory_bytes=MEMORY)
         assert None not in reopened.get_many("state", taken)
         assert reopened.get_many("state", refused) == [None] * len(refused)

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import msgspec
@@ -19,6 +15,8 @@ from dataplane.errors import ChecksumMismatch, Closed, Damaged, DimensionMismatc
 from dataplane.files import remove_leftovers
 from dataplane.warm.clusters import cluster
 from dataplane.warm.shards import Shard, ShardEntry, ShardMeta, ShardRows, Slots, write_shard
+from tests.dataplane.damage import flip
+from tests.dataplane.killing import killed
 
 DIMENSIONS = 12
 META = ShardMeta("tenant/notes", 4711, DIMENSIONS, "cosine")
@@ -56,14 +54,6 @@ def groups_of(rows: ShardRows) -> tuple[Slots, ...]:
 def written(folder: Path, rows: ShardRows) -> tuple[ShardEntry, tuple[Slots, ...]]:
     groups = groups_of(rows)
     return write_shard(folder, "s.parquet", rows, groups, META), groups
-
-
-def flip(path: Path, position: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        byte = file.read(1)[0]
-        file.seek(position)
-        file.write(bytes([byte ^ 0x10]))
 
 
 def test_vectors_and_rows_are_read_back_exactly(tmp_path: Path) -> None:
@@ -247,13 +237,7 @@ def test_rows_and_groups_that_do_not_fit_are_refused_and_nothing_is_written(tmp_
 
 @pytest.mark.parametrize("delay_s", [0.004, 0.017, 0.033])
 def test_a_killed_writer_leaves_a_whole_shard_and_a_leftover(tmp_path: Path, delay_s: float) -> None:
-    root = Path(__file__).parents[3]
-    with subprocess.Popen([sys.executable, "-c", WRITER, tmp_path], cwd=root, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"ready\n"
-        assert child.stdout.readline() == b"written\n"
-        time.sleep(delay_s)
-        child.send_signal(signal.SIGKILL)
+    assert killed(WRITER, tmp_path, lines=2, wait_s=delay_s)[:2] == ["ready", "written"]
     remove_leftovers(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["s.parquet"]
     rows = make_rows(3000)

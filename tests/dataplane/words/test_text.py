@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import random
-import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +19,7 @@ from numpy.typing import NDArray
 from dataplane.errors import Closed, Damaged, StorageFull, Unavailable
 from dataplane.words.segment import words
 from dataplane.words.text import FEW_ROWS, FREQUENT, MAX_QUERY_ROWS, MAX_QUERY_WORDS, Rows, TextIndex, deciding_words
+from tests.dataplane.killing import killed
 
 TEXTS = [
     "The cat sat on the mat.",
@@ -439,14 +437,7 @@ while True:
 
 def test_a_killed_process_leaves_whole_batches(path: Path) -> None:
     for wait in (0.0, 0.03, 0.08, 0.15):
-        child = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True)
-        assert child.stdout is not None
-        told = child.stdout.readline()
-        time.sleep(wait)
-        child.send_signal(signal.SIGKILL)
-        told = (told + child.stdout.read()).split("\n")[-2]
-        child.wait()
-        child.stdout.close()
+        told = killed(KILLED, path, wait_s=wait)[-1]
         index = TextIndex.open(path)
         seq = index.seq
         assert seq >= int(told)
