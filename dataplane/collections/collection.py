@@ -27,6 +27,7 @@ from dataplane.collections.readers import Readers
 from dataplane.collections.view import CollectionView
 from dataplane.errors import Damaged, DimensionMismatch, InvalidInput
 from dataplane.hot.attributes import AttributeColumns
+from dataplane.hot.copies import Copies
 from dataplane.hot.delta import Delta
 from dataplane.hot.graph import Graph
 from dataplane.hot.sketch import Sketcher, sketch_words
@@ -50,6 +51,7 @@ UNBOUNDED = 1 << 62
 SHORTEST, LONGEST = 1e-15, 1e18  # vectors whose squares are float32
 ENDED_KEPT = 4096
 ATTRIBUTES_GROW_BY = 4  # an array of attributes grows by such a part of it
+COUNTED_ROWS = 16_384  # at a time
 CENTRE_ROWS = 512  # the mean of so many is the centre of the sketches
 
 
@@ -89,6 +91,7 @@ class Collection:
         self.attributes = AttributeColumns()
         self.delta = Delta(self.dimensions, DELTA_ROWS)
         self.graph: Graph | None = None
+        self.copies = Copies(self.dimensions, sketch_words(self.dimensions))
         self.sketcher: Sketcher | None = None
         self.centre_rows = 0  # of which the sketches' centre is the mean; with too few, no snapshot has it
         self.shards = WarmShards(folder)
@@ -219,13 +222,30 @@ class Collection:
             self.problems += [lost_vector(row) for row in lost]
 
     def sketches_of(self, vectors: Floats) -> Sketches:
-        """Sketches, factors and squared lengths, as the table takes them. The first rows decide the centre."""
+        """Sketches, factors and bases, as the table takes them. The first rows decide the centre."""
         if self.sketcher is None:
             new = self.delta.view(CENTRE_ROWS)
             first = (new.vectors if len(new) > len(vectors) else vectors)[:CENTRE_ROWS]
             self.centre_rows = len(first)
-            self.sketcher = Sketcher(self.dimensions, first.mean(axis=0, dtype=np.float32))
-        return *self.sketcher.encode(vectors), np.einsum("nd,nd->n", vectors, vectors)
+            self.sketcher = self.sketcher_of(first.mean(axis=0, dtype=np.float32))
+        return self.sketcher.encode(vectors)
+
+    def sketcher_of(self, centre: Floats) -> Sketcher:
+        """What makes the collection's sketches, by a centre."""
+        return Sketcher(self.dimensions, centre, l2=self.metric == "l2")
+
+    def count_copies(self, more: int) -> None:
+        """Count anew what the graph has, by the sketches in the table, with room for `more` nodes. In the keeper's thread."""
+        rows = np.empty(0, np.uint64) if self.graph is None else self.graph.rows
+        before = self.copies.nbytes
+        self.copies.begin(len(rows) + more)
+        self.memory.took(max(self.copies.nbytes - before, 0))
+        for start in range(0, len(rows), COUNTED_ROWS):
+            with self.lock:
+                view = self.table.view()
+            slots = view.slots_of(rows[start : start + COUNTED_ROWS])
+            slots = slots[slots >= 0]  # the others ended, and their slots are forgotten
+            self.copies.count(view.sketches[slots], view.factors[slots])
 
     def touch(self, rows: Rows, hour: float) -> None:
         """Rows were found by a search."""
@@ -253,7 +273,8 @@ class Collection:
     def nbytes(self) -> int:
         """Bytes of memory taken, those of the graph included."""
         graph = 0 if self.graph is None else self.graph.nbytes
-        return self.table.nbytes + self.attributes.nbytes + self.delta.nbytes + graph + self.shards.nbytes
+        vectors = self.delta.nbytes + graph + self.copies.nbytes
+        return self.table.nbytes + self.attributes.nbytes + vectors + self.shards.nbytes
 
     @property
     def growing(self) -> int:

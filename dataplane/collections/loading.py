@@ -18,7 +18,6 @@ from dataplane.collections.collection import CENTRE_ROWS, Collection, Floats, Ro
 from dataplane.errors import Damaged
 from dataplane.hot import snapshot
 from dataplane.hot.graph import Graph
-from dataplane.hot.sketch import Sketcher
 from dataplane.hot.sketchfile import SavedSketches
 from dataplane.hot.table import HOT, LOOSE
 from dataplane.truth import records
@@ -56,7 +55,7 @@ def _take_in_all(to: Collection, *, saved: bool = False) -> None:
     to.seq = to.published = int.from_bytes(stored, "big") if stored else 0
     sketches = snapshot.load_sketches(to.folder, to.dimensions, to.seq) if saved else None
     if sketches is not None:
-        to.sketcher, to.centre_rows = Sketcher(to.dimensions, sketches.centre), CENTRE_ROWS
+        to.sketcher, to.centre_rows = to.sketcher_of(sketches.centre), CENTRE_ROWS
     scan = to.rocks.scan("rows", to.scope)
     # Another thread reads the vectors of the next part, and sketches them, while this one takes a part in.
     with contextlib.closing(scan), ThreadPoolExecutor(1, thread_name_prefix="dataplane-load") as beside:
@@ -105,6 +104,7 @@ def remake(to: Collection) -> None:
         made.table.set_accessed(slots[slots >= 0], accesses[slots >= 0], hours[slots >= 0])
         to.table, to.attributes, to.delta = made.table, made.attributes, made.delta
         to.sketcher, to.centre_rows, to.graph = made.sketcher, made.centre_rows, None
+        to.copies.forget()
         to.problems += made.problems
     to.readers.wait_for_earlier()
 

@@ -5,7 +5,8 @@ Every score is computed from a stored vector; sketches and the graph only say wh
     FRESH   all of the delta                       HOT    the graph; with a filter that few rows match, those rows alone
     LOOSE   the best by sketch, from RocksDB       WARM   the row groups that hold the best by sketch, whole
 
-What is loose and what is warm is looked for as one: of few rows at either place, few are read.
+What is loose and what is warm is looked for as one: of few rows at either place, few are read. Where the graph gives fewer rows
+than there are, its answer is not taken: the way to the others is cut off, and the best of them by sketch are compared.
 
 With `exact`, all rows that are allowed are compared. Reads one moment's view; runs in a thread; does not hold the GIL for
 long. When the deadline passes, what was not read is left out and the answer says that it is not complete.
@@ -167,13 +168,7 @@ def _hot(search: _Search, graph: Graph) -> None:
         slots = search.at(HOT)
         matching = len(slots)
         if search.wanted.exact or matching < max(EXACT_ROWS, GRAPH_SHARE * len(graph)):
-            if not search.wanted.exact and matching > EXACT_ROWS:
-                slots = best_by_sketch(view, search.vector, slots, search.candidates(CANDIDATES, LEAST_CANDIDATES))
-            for start in range(0, len(slots), SCANNED):
-                if start and search.late():
-                    return
-                part = slots[start : start + SCANNED]
-                search.add(HOT, part, graph.score(search.vector, view.table.node[part].astype(np.int64)))
+            _hot_by_sketch(search, graph, slots)
             return
     wanted = min(int(search.k * len(graph) / matching * 1.5) + 8 if few else search.k, len(graph))
     while True:
@@ -184,7 +179,21 @@ def _hot(search: _Search, graph: Graph) -> None:
         if enough or len(rows) < wanted or wanted >= len(graph):
             break
         wanted = min(4 * wanted, len(graph))  # many that are near have ended or do not match
+    if not enough and np.count_nonzero(good) < min(search.k, len(hot := search.at(HOT))):
+        _hot_by_sketch(search, graph, hot)  # from where the search ended, no link leads to the others
+        return
     search.add(HOT, slots, scores, good)
+
+
+def _hot_by_sketch(search: _Search, graph: Graph, slots: Slots) -> None:
+    """Hot rows: all of a few, with `exact` of any number, or the best by sketch."""
+    if not search.wanted.exact and len(slots) > EXACT_ROWS:
+        slots = best_by_sketch(search.view, search.vector, slots, search.candidates(CANDIDATES, LEAST_CANDIDATES))
+    for start in range(0, len(slots), SCANNED):
+        if start and search.late():
+            return
+        part = slots[start : start + SCANNED]
+        search.add(HOT, part, graph.score(search.vector, search.view.table.node[part].astype(np.int64)))
 
 
 def _far(search: _Search) -> None:
@@ -238,7 +247,7 @@ class Best:
 
     def __init__(self, view: CollectionView, vector: Floats, count: int) -> None:
         assert view.sketcher is not None
-        self._table, self._l2, self._count = view.table, view.metric == "l2", count
+        self._table, self._count = view.table, count
         self._query = view.sketcher.query(vector)
         self._slots: list[Slots] = [np.empty(0, np.int64)]
         self._estimates: list[Floats] = [np.empty(0, np.float32)]
@@ -248,8 +257,8 @@ class Best:
     def add(self, slots: Slots) -> None:
         """Look at some slots more."""
         table = self._table
-        near = self._query.estimate(table.sketches.take(slots, axis=0), table.factors[slots])
-        estimates = 2 * near - table.squares[slots] if self._l2 else near
+        sketches = table.sketches.take(slots, axis=0)
+        estimates = self._query.estimate(sketches, table.factors[slots], table.bases[slots])
         if self._least is not None:
             better = estimates > self._least
             slots, estimates = slots[better], estimates[better]

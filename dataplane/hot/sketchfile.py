@@ -25,11 +25,11 @@ class SavedSketches(Struct, frozen=True):
     centre: Floats
 
     def of(self, rows: Rows) -> tuple[NDArray[np.bool_], tuple[NDArray[np.uint64], Floats, Floats]]:
-        """Which of `rows`, shape [n], are here, and the sketches, factors and squared lengths of those."""
+        """Which of `rows`, shape [n], are here, and the sketches, factors and bases of those."""
         places = np.searchsorted(self.rows, rows)
         known = self.rows.take(places, mode="clip") == rows if len(self.rows) else np.zeros(len(rows), np.bool_)
         found = self.content[places[known]]
-        return known, (found["words"], found["factor"], found["square"])
+        return known, (found["words"], found["factor"], found["base"])
 
 
 def save(path: Path, view: TableView, slots: NDArray[np.int64]) -> None:
@@ -42,7 +42,7 @@ def save(path: Path, view: TableView, slots: NDArray[np.int64]) -> None:
             here = slots[start : start + PART]
             part = np.empty(len(here), kind)
             part["row"], part["words"] = view.rows[here], view.sketches[here]
-            part["factor"], part["square"] = view.factors[here], view.squares[here]
+            part["factor"], part["base"] = view.factors[here], view.bases[here]
             file.write(part.tobytes())
 
 
@@ -55,4 +55,4 @@ def load(path: Path, centre: Floats) -> SavedSketches:
 
 
 def _kind(words: int) -> np.dtype[Any]:
-    return np.dtype([("row", "<u8"), ("words", "<u8", (words,)), ("factor", "<f4"), ("square", "<f4")])
+    return np.dtype([("row", "<u8"), ("words", "<u8", (words,)), ("factor", "<f4"), ("base", "<f4")])

@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 from dataplane import allocator
 
 FRESH, HOT, LOOSE, WARM = 0, 1, 2, 3
+KEPT_OUT = -2  # the node of a row that is not HOT because the graph has enough of its copies; else -1
 NEVER_MS = int(np.iinfo(np.int64).max)
 _DECAY = -math.log(0.99)
 _FIRST = 256
@@ -56,7 +57,7 @@ _COLUMNS = np.dtype(
         ("group", np.int32),
         ("expires_ms", np.int64),
         ("factors", np.float32),  # of the sketch
-        ("squares", np.float32),  # squared length of the vector, for the metric l2
+        ("bases", np.float32),  # of the sketch too
         ("accesses", np.float32),
         ("hour", np.float32),  # of the last access, since 1970
         ("id_end", np.int64),
@@ -79,7 +80,7 @@ class TableView(Struct, frozen=True, kw_only=True):
     expires_ms: NDArray[np.int64]
     sketches: NDArray[np.uint64]  # shape [n, words]
     factors: Floats
-    squares: Floats
+    bases: Floats
     counts: tuple[int, ...]  # live rows by place
 
     def __len__(self) -> int:
@@ -105,6 +106,14 @@ class TableView(Struct, frozen=True, kw_only=True):
             if have >= count:
                 break
         return np.concatenate(found)[:count]
+
+    def any_waits(self) -> bool:
+        """Whether some live row that is LOOSE may become HOT: it is none of those that are kept out."""
+        for start in range(0, len(self.rows), SCANNED):
+            loose = start + np.flatnonzero(self.place[start : start + SCANNED] == LOOSE)
+            if (self.alive[loose] & (self.node[loose] != KEPT_OUT)).any():
+                return True
+        return False
 
     def slots_of(self, rows: Rows) -> Slots:
         """The slots of row numbers, shape [n]; -1 for those that have none."""
@@ -160,7 +169,7 @@ class Table:
             expires_ms=columns["expires_ms"][:count],
             sketches=self._sketches[:count],
             factors=columns["factors"][:count],
-            squares=columns["squares"][:count],
+            bases=columns["bases"][:count],
             counts=tuple(self._counts),
         )
         self._view = version, view  # who asks without the lock may come too late: then it is nobody else's
@@ -250,8 +259,8 @@ class Table:
             self._counts[place] -= count
         self._version += 1
 
-    def set_nodes(self, slots: Slots, nodes: NDArray[np.int64]) -> None:
-        """The nodes of rows in the graph."""
+    def set_nodes(self, slots: Slots, nodes: NDArray[np.int64] | int) -> None:
+        """The nodes of rows in the graph; KEPT_OUT or -1 of others."""
         self._columns["node"][slots] = nodes
 
     def set_groups(self, slots: Slots, groups: NDArray[np.int64] | int) -> None:
@@ -267,11 +276,11 @@ class Table:
         self._columns["accesses"][slots] = accesses
         self._columns["hour"][slots] = hours
 
-    def set_sketches(self, slots: Slots, sketches: NDArray[np.uint64], factors: Floats, squares: Floats) -> None:
-        """The sketches [n, words] of rows, with their factors [n] and the squared lengths [n] of their vectors."""
+    def set_sketches(self, slots: Slots, sketches: NDArray[np.uint64], factors: Floats, bases: Floats) -> None:
+        """The sketches [n, words] of rows, with their factors [n] and bases [n]."""
         self._sketches[slots] = sketches
         self._columns["factors"][slots] = factors
-        self._columns["squares"][slots] = squares
+        self._columns["bases"][slots] = bases
 
     def touch(self, slots: Slots, hour: float) -> None:
         """Rows were read."""

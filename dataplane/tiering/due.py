@@ -5,6 +5,7 @@ It is in memory only. After a start every collection begins with a `Due` of that
 
 from __future__ import annotations
 
+import math
 import time
 
 import numpy as np
@@ -34,6 +35,10 @@ class Due(Struct):
     promoted_at: float = 0.0
     compared_at: float = 0.0  # hot and warm rows, whether they should be exchanged
     exchanged_at: float = 0.0
+    gave_way_at: float = -math.inf
+    shrunk_at: float = -math.inf
+    packed_until: float = -math.inf  # only for many more rows is the graph given up until then
+    tidied: bool = False  # by the last step
     discarded_at: float = 0.0
     snapshot_at: float = 0.0
     snapshot_seq: int = -1

@@ -1,6 +1,6 @@
 """Moves: rows of one collection from place to place.
 
-    into_graph     FRESH, LOOSE, WARM -> HOT or LOOSE   with their sketches
+    into_graph     FRESH, LOOSE, WARM -> HOT or LOOSE   with their sketches; of many copies the graph gets a few
     into_delta     LOOSE -> FRESH                       all of a small collection
     empty_delta    FRESH -> LOOSE                       the same, the other way
     drop_graph     HOT -> LOOSE
@@ -20,6 +20,7 @@ nodes masked and shards removed, in which these searches look.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -33,13 +34,17 @@ from dataplane.errors import DataPlaneError
 from dataplane.hot import snapshot
 from dataplane.hot.attributes import AttributeColumns
 from dataplane.hot.graph import Graph, node_bytes
-from dataplane.hot.table import FRESH, HOT, LOOSE, WARM, Slots, Table
+from dataplane.hot.table import FRESH, HOT, KEPT_OUT, LOOSE, WARM, Slots, Table
 from dataplane.tiering.due import Dues, KeeperCounts
-from dataplane.tiering.room import MERGE_ROWS, SPARE_SHARE, Room
+from dataplane.tiering.room import MARGIN_SHARE, MERGE_ROWS, SPARE_SHARE, Room
 from dataplane.warm.shards import ShardMeta, ShardRows
 
 MOVE_ROWS = 8192  # that get another place at a time: the lock is held meanwhile
 MASKED_SHARE = 0.3  # of rows that have ended, from which it is worth to forget them
+ANEW_SHARE = 0.1  # of its rows that a graph must have more of, to be built anew for them
+PACKED_S = 60.0  # after a graph took all the memory that there was
+SHRUNK_S = 600.0  # after it had to shrink
+PACKED_SHARE = 0.5  # in the place of ANEW_SHARE for so long
 
 
 class Moves:
@@ -59,19 +64,32 @@ class Moves:
         """Whether `count` rows can become hot, and the share `spare` is left.
 
         If so, the graph can take them afterwards without needing more memory than there is, for a moment or for good. With
-        `rebuild` it is given up for a larger one where it could not grow beside itself.
+        `rebuild` it is given up for a larger one where it could not grow beside itself, if that is worth it.
         """
-        if not self._room.for_nodes(collection, count, spare):
+        if self._room.for_nodes(collection, count, spare):
+            graph = collection.graph
+            needed = 0 if graph is None else graph.growth(count) + graph.moving_bytes(count)
+            if not needed or self._memory.take(needed):
+                return True
+            del graph  # or the old one would be in memory beside the new one
+        if not rebuild or not self.worth_anew(collection):
             return False
-        graph = collection.graph
-        needed = 0 if graph is None else graph.growth(count) + graph.moving_bytes(count)
-        del graph  # or the old one would be in memory beside the new one
-        if needed and not self._memory.take(needed):
-            if not rebuild:
-                return False
-            self.drop_graph(collection)
-            collection.graph = self._reserved_graph(collection)
-        return True
+        self.drop_graph(collection)
+        collection.graph = self._reserved_graph(collection)
+        return self._room.in_graph(collection, spare) >= count
+
+    def worth_anew(self, collection: Collection) -> int:
+        """How many more rows the graph would have if it were built anew; 0 if that is not worth it, or not yet.
+
+        While rows come in a burst, the delta has the memory that the graph should get.
+        """
+        due, now = self._due.of(collection), time.monotonic()
+        if now - due.shrunk_at < PACKED_S:
+            return 0
+        share = PACKED_SHARE if now < due.packed_until else ANEW_SHARE
+        more = self._room.more_nodes(collection)
+        bursting = collection.delta.nbytes > ANEW_SHARE * more * node_bytes(collection.dimensions)
+        return more if more >= max(share * collection.counts()[HOT], MERGE_ROWS) and not bursting else 0
 
     def into_graph(
         self,
@@ -80,8 +98,11 @@ class Moves:
         vectors: NDArray[np.float32],
         *,
         to_graph: bool,
-    ) -> None:
-        """Rows become HOT, or LOOSE without `to_graph`. Those that ended meanwhile become nothing."""
+    ) -> int:
+        """Rows become HOT, or LOOSE without `to_graph`; returns how many are HOT now. Those that ended become nothing.
+
+        Of many copies only some become HOT. The others are marked and become LOOSE, or stay WARM.
+        """
         with collection.lock:
             view = collection.table.view()
             slots = view.slots_of(rows)
@@ -89,25 +110,19 @@ class Moves:
         del view  # a table that grows meanwhile would be in memory twice
         rows, vectors, slots = rows[alive], vectors[alive], slots[alive]
         if not len(rows):
-            return
+            return 0
         sketches = collection.sketches_of(vectors)
         with collection.lock:
             collection.table.set_sketches(slots, *sketches)
             if not to_graph:
                 collection.table.move(slots, LOOSE)
-                return
-        if collection.graph is None:
-            collection.graph = Graph(collection.dimensions, collection.metric)
-        graph = collection.graph
-        first = graph.add(rows, vectors)
-        with collection.lock:
-            view = collection.table.view()
-            slots = view.slots_of(rows)
-            nodes = np.arange(first, first + len(rows))
-            collection.table.set_nodes(slots, nodes)
-            collection.table.move(slots, HOT)
-            for node in nodes[~view.alive[slots]].tolist():
-                graph.end(node)
+                return 0
+        if collection.copies.short_for(len(rows)):
+            collection.count_copies(len(rows))
+        admitted = collection.copies.admit(sketches[0], sketches[1])
+        _keep_out(collection, slots[~admitted])
+        _add(collection, rows[admitted], vectors[admitted])
+        return int(np.count_nonzero(admitted))
 
     def into_delta(self, collection: Collection) -> None:
         """All loose rows of a collection that has become small become fresh: it is scanned as a whole."""
@@ -135,32 +150,48 @@ class Moves:
         with collection.lock:
             collection.delta.drop(len(delta))
 
-    def drop_graph(self, collection: Collection) -> None:
-        """Hot rows become loose, and there is no graph."""
+    def drop_graph(self, collection: Collection, *, forgotten: tuple[int, ...] = (LOOSE, WARM)) -> None:
+        """Hot rows become loose, and there is no graph. Copies that it was not given, at these places, are tried again."""
         with collection.lock:
             view = collection.table.view()
         hot = np.flatnonzero(view.place == HOT)  # only a move makes others hot
+        kept_out = np.flatnonzero(view.node == KEPT_OUT)
+        kept_out = kept_out[np.isin(view.place[kept_out], forgotten)]
+        del view  # a table that grows meanwhile would be in memory twice
         _move(collection, hot, LOOSE)
         with collection.lock:
             collection.graph = None
+            collection.table.set_nodes(kept_out, -1)
+        collection.copies.forget()
         collection.readers.wait_for_earlier()
-        self._due.of(collection).snapshot_seq = -1  # a snapshot of the old graph is as large as that was
+        due = self._due.of(collection)
+        due.snapshot_seq = -1  # a snapshot of the old graph is as large as that was
+        due.packed_until = -math.inf
         self._counts.rebuilds += 1
 
-    def _reserved_graph(self, collection: Collection) -> Graph:
-        """A graph with all the memory that it may have. There must be none of the collection's yet."""
-        reserve = self._room.nodes(collection)
+    def _reserved_graph(self, collection: Collection, most: int | None = None) -> Graph:
+        """A graph with all the memory that it may have, for `most` nodes. There must be none of the collection's yet.
+
+        One that had to shrink of late leaves a margin, or the next rows to come, of whichever collection, would cost it again.
+        """
+        due, now = self._due.of(collection), time.monotonic()
+        shrunk = now - due.shrunk_at < SHRUNK_S
+        reserve = self._room.nodes(collection, MARGIN_SHARE if shrunk else 0.0)
+        reserve = reserve if most is None else min(reserve, most)
+        if reserve < self._room.nodes_wanted(collection):
+            due.packed_until = due.shrunk_at + SHRUNK_S if shrunk else now + PACKED_S
         self._memory.took(reserve * node_bytes(collection.dimensions))
         return Graph(collection.dimensions, collection.metric, reserve)
 
-    def shrink(self, collection: Collection, coldest: Slots) -> None:
-        """These hot rows become warm, and the others loose, for a smaller graph.
+    def shrink(self, collection: Collection, coldest: Slots, nodes: int) -> None:
+        """These hot rows become warm, and the others loose, for a smaller graph of `nodes` at most.
 
         The graph goes first, for that gives memory back at once.
         """
+        self._due.of(collection).shrunk_at = time.monotonic()
         self.drop_graph(collection)
         self.demote(collection, coldest)
-        collection.graph = self._reserved_graph(collection)
+        collection.graph = self._reserved_graph(collection, nodes)
 
     def exchange(self, collection: Collection, hotter: NDArray[np.uint64], colder: NDArray[np.uint64]) -> None:
         """Exchange warm rows with hot ones, as many, by building the graph anew."""
@@ -169,7 +200,8 @@ class Moves:
             view = collection.table.view()
         slots = view.slots_of(hotter)
         _move(collection, slots[slots >= 0], LOOSE)
-        self.drop_graph(collection)
+        # Warm copies stay kept out, or the next exchange would be for them again.
+        self.drop_graph(collection, forgotten=(LOOSE,))
         collection.graph = self._reserved_graph(collection)
         self._counts.promoted += len(hotter)
 
@@ -326,6 +358,31 @@ class Moves:
         snapshot.remove(collection.folder)
         collection.centre_rows = 0  # they were among those of which it is the mean: another is made at the next start
         self.compact_table(collection, share=0)
+
+
+def _add(collection: Collection, rows: NDArray[np.uint64], vectors: NDArray[np.float32]) -> None:
+    """The graph gets rows that have sketches."""
+    if not len(rows):
+        return
+    if collection.graph is None:
+        collection.graph = Graph(collection.dimensions, collection.metric)
+    graph = collection.graph
+    first = graph.add(rows, vectors)
+    with collection.lock:
+        view = collection.table.view()
+        slots = view.slots_of(rows)
+        nodes = np.arange(first, first + len(rows))
+        collection.table.set_nodes(slots, nodes)
+        collection.table.move(slots, HOT)
+        for node in nodes[~view.alive[slots]].tolist():
+            graph.end(node)
+
+
+def _keep_out(collection: Collection, slots: Slots) -> None:
+    """Rows of which the graph has enough copies. Those that are warm stay so."""
+    with collection.lock:
+        collection.table.set_nodes(slots, KEPT_OUT)
+        collection.table.move(slots[collection.table.view().place[slots] != WARM], LOOSE)
 
 
 def _move(collection: Collection, slots: Slots, place: int) -> None:

@@ -1,14 +1,15 @@
 """Steps: what is due for a collection now, and the one step of it that comes first.
 
-    merge      FRESH -> HOT      the delta's oldest rows, once there are some or they are a moment old
     adopt      LOOSE -> WARM     rows that a shard already has, after a start
-    mend       WARM -> LOOSE     the rows of a shard that a search found damaged; the shard is removed
+    tidy                         slots of rows that ended are forgotten; never twice in succession
     shrink     HOT -> WARM       when more memory is taken than there may be
+    merge      FRESH -> HOT      the delta's oldest rows, once there are some or they are a moment old
+    mend       WARM -> LOOSE     the rows of a shard that a search found damaged; the shard is removed
     spill      FRESH -> LOOSE    the same, for collections that are too small for a graph
     gather     LOOSE -> HOT      rows that are in RocksDB only, the hottest first: after a start, a rebuild, or a burst
-               LOOSE -> WARM     when there is no room for them in the graph and they have become many
+               LOOSE -> WARM     when the graph has no room for them, or enough copies, and they have become many
     rebuild    HOT -> LOOSE      when too many nodes of the graph are masked; `gather` builds it anew
-    tidy                         slots of rows that ended are forgotten
+    give_way   HOT -> WARM       when nobody reads the collection, and one that is read has no room
     promote    WARM -> HOT       the hottest while there is room, and in the spare share of it those that are clearly hotter
     exchange   WARM <-> HOT      when many are on the wrong side: the graph is built anew of the hottest
     discard    WARM -> LOOSE     the rows of a shard of which most have ended; the shard is removed
@@ -16,9 +17,13 @@
     trim                         what RocksDB notes of rows that ended is removed, once full text and archive have it
     snapshot                     when enough has changed and some time has passed
 
+`tidy` and `shrink` come before `merge`, which is always due while rows come without a pause: what ends and what is taken would
+grow without bound. After either of them, merging has its turn.
+
 A graph whose array would have to move to a larger one, without the memory for both, is built anew with all the memory that it
-may have. To leave the graph costs a rebuild sooner or later, so a row that is in it stays until another is clearly hotter
-(`CLEARLY`).
+may have, if it would have many more rows. What it had to give back it does not take again for a while: until then it leaves a
+margin, and rows without room stay LOOSE. To leave the graph costs a rebuild sooner or later, so a row that is in it stays until
+another is clearly hotter (`CLEARLY`).
 """
 
 from __future__ import annotations
@@ -37,17 +42,17 @@ from dataplane.collections.collection import FLAT_ROWS, Collection
 from dataplane.collections.commands import Expire, Forget
 from dataplane.errors import Closed
 from dataplane.hot.graph import node_bytes
-from dataplane.hot.table import FRESH, HOT, LOOSE, SCANNED, WARM, Slots, TableView, heat_of
+from dataplane.hot.table import FRESH, HOT, KEPT_OUT, LOOSE, WARM
 from dataplane.tiering.due import Dues, KeeperCounts
-from dataplane.tiering.moves import MASKED_SHARE, Moves
-from dataplane.tiering.room import MERGE_ROWS, SHARD_ROWS, Room
+from dataplane.tiering.heats import heated, leading
+from dataplane.tiering.moves import MASKED_SHARE, SHRUNK_S, Moves
+from dataplane.tiering.room import MARGIN_SHARE, MERGE_ROWS, SHARD_ROWS, SPARE_SHARE, Room
 from dataplane.truth import keys
 from dataplane.truth.writer import Command
 
 MERGE_FROM = 64
 MERGE_AFTER_S = 0.2
 OVERFLOW_ROWS = 4096  # loose rows are found by their sketches; a shard of fewer is not worth its file
-SHRINK_SHARE = 0.05  # of memory that is given back beyond what must be
 CLEARLY = 0.4  # of heat: half as many accesses again
 GATHERED = 4096  # rows whose order is found at a time
 PROMOTE_ROWS = 512
@@ -62,6 +67,8 @@ REBUILDING_SHARE = 0.1  # of the time, at most, in which a graph may be in the m
 IDLE_REBUILDING_SHARE = 0.3
 DEAD_SHARE = 0.5  # of a shard
 DISCARD_EVERY_S = 30.0
+LEFT_SHARE = 0.1  # of its rows that a collection which nobody reads keeps in the graph
+GIVE_WAY_EVERY_S = 60.0
 SNAPSHOT_SHARE = 0.1  # of the graph that has changed
 SNAPSHOT_EVERY_S = 60.0
 SNAPSHOT_IDLE_S = 5.0
@@ -90,22 +97,24 @@ class Steps:
         if graph is None and collection.table.live <= FLAT_ROWS:
             return due.adopted and not (counts[LOOSE] and self._room.for_delta(collection))
         fresh, loose = counts[FRESH], counts[LOOSE]
-        loose = loose >= OVERFLOW_ROWS or (loose > 0 and self._room.for_nodes(collection, MERGE_ROWS))
+        waits = loose > 0 and collection.table.view().any_waits()
+        waits = waits and (self._room.for_nodes(collection, MERGE_ROWS) or self._moves.worth_anew(collection) > 0)
         over = counts[HOT] and graph is not None and self._room.free_bytes() < 0
         saved = graph is None or due.snapshot_seq == collection.published
-        return not fresh and not loose and not over and due.adopted and saved
+        return not fresh and loose < OVERFLOW_ROWS and not waits and not over and due.adopted and saved
 
     def take_one(self, collection: Collection) -> bool:
         """One step of what is due; False if nothing is."""
         return (
-            self.merge(collection)
-            or self.adopt(collection)
-            or self.mend(collection)
+            self.adopt(collection)
+            or self.tidy(collection)
             or self.shrink(collection)
+            or self.merge(collection)
+            or self.mend(collection)
             or self.spill(collection)
             or self.gather(collection)
             or self.rebuild_if_masked(collection)
-            or self.tidy(collection)
+            or self.give_way(collection)
             or self.promote(collection)
             or self.exchange(collection)
             or self.discard(collection)
@@ -152,18 +161,37 @@ class Steps:
     def shrink(self, collection: Collection) -> bool:
         """With more memory taken than may be, the coldest hot rows become warm, and the graph is built anew of the others.
 
-        Somewhat more goes than must, or the next rows to come would have it built anew again.
+        A margin is left. What deltas take comes back by `merge`, and what small collections' take of the margin by `spill`.
         """
-        over = -self._room.free_bytes()
+        over = -self._room.free_bytes() - self._room.delta_bytes(large=True)
         if over <= 0 or collection.graph is None or not collection.counts()[HOT]:
             return False
-        view, heat = _heated(collection)
+        lately = time.monotonic() - self._due.of(collection).shrunk_at < SHRUNK_S
+        if lately and over <= self._room.delta_bytes(large=False):
+            return False
+        self._shrink_to(collection, int(self._room.nodes(collection, MARGIN_SHARE) / (1 + SPARE_SHARE)))
+        return True
+
+    def _shrink_to(self, collection: Collection, kept: int) -> None:
+        """The graph is built anew for so many of its rows, the hottest."""
+        view, heat = heated(collection)
         hot = np.flatnonzero(view.alive & (view.place == HOT))
-        over += int(SHRINK_SHARE * self._room.memory.cap)
-        count = min(len(hot), over // node_bytes(collection.dimensions) + MERGE_ROWS)
-        coldest = np.sort(hot[np.argsort(heat[hot], kind="stable")[:count]])
+        coldest = np.sort(hot[np.argsort(heat[hot], kind="stable")[: max(len(hot) - kept, 0)]])
         del view, heat, hot  # a table that grows meanwhile would be in memory twice
-        self._moves.shrink(collection, coldest)
+        self._moves.shrink(collection, coldest, int(kept * (1 + SPARE_SHARE)) + 1)
+
+    def give_way(self, collection: Collection) -> bool:
+        """Others that are read lack memory, and nobody reads this one: its coldest rows become warm, to a tenth at the least."""
+        due, now = self._due.of(collection), time.monotonic()
+        hot = collection.counts()[HOT]
+        if now - due.gave_way_at < GIVE_WAY_EVERY_S or not hot or collection.graph is None:
+            return False
+        due.gave_way_at = now
+        lacking = self._room.lacking_elsewhere(collection)
+        kept = max(hot - lacking // node_bytes(collection.dimensions), int(LEFT_SHARE * collection.table.live))
+        if hot - kept < MERGE_ROWS:
+            return False
+        self._shrink_to(collection, kept)
         return True
 
     def spill(self, collection: Collection) -> bool:
@@ -177,18 +205,19 @@ class Steps:
         return True
 
     def gather(self, collection: Collection) -> bool:
-        """Loose rows become hot while there is room, the hottest first; else many of them become warm.
+        """Loose rows become hot while there is room, the hottest first; else, or if only copies are left, many become warm.
 
         A collection that has become small is scanned as a whole instead, if there is memory for it.
         """
         count = collection.counts()[LOOSE]
-        if not count or (collection.graph is None and collection.table.live <= FLAT_ROWS and not len(collection.delta)):
+        if not count or (collection.graph is None and collection.table.live <= FLAT_ROWS):
             if not count or not self._room.for_delta(collection):
                 return False
+            self._moves.empty_delta(collection)  # its rows rise: what is in it may be older than what is loose
             self._moves.into_delta(collection)
             return True
-        fits = min(count, MERGE_ROWS)
-        if not self._moves.make_room(collection, fits):
+        fits = min(count, MERGE_ROWS) if collection.table.view().any_waits() else 0
+        if fits and not self._moves.make_room(collection, fits):
             fits = min(fits, self._room.in_graph(collection))
         if not fits:
             if count < OVERFLOW_ROWS:
@@ -206,14 +235,14 @@ class Steps:
         due = self._due.of(collection)
         while True:
             if not len(due.gathered):
-                view, heat = _heated(collection)
-                loose = np.flatnonzero(view.alive & (view.place == LOOSE))
-                due.gathered = view.rows[_first(loose, -heat, GATHERED)]
+                view, heat = heated(collection)
+                loose = np.flatnonzero(view.alive & (view.place == LOOSE) & (view.node != KEPT_OUT))
+                due.gathered = view.rows[leading(loose, -heat, GATHERED)]
             rows, due.gathered = due.gathered[:count], due.gathered[count:]
             view = collection.table.view()
             slots = view.slots_of(rows)
-            still = (slots >= 0) & (view.place[slots] == LOOSE) & view.alive[slots]
-            if still.any() or not collection.counts()[LOOSE]:
+            still = (slots >= 0) & (view.place[slots] == LOOSE) & view.alive[slots] & (view.node[slots] != KEPT_OUT)
+            if still.any() or not view.any_waits():
                 found: NDArray[np.uint64] = rows[still]
                 return found
 
@@ -228,9 +257,10 @@ class Steps:
         return True
 
     def tidy(self, collection: Collection) -> bool:
-        """Where many rows ended that no graph had: they were new, or warm."""
-        table = collection.table
-        if table.ended < max(FLAT_ROWS, MASKED_SHARE * len(table)):
+        """Where many slots are of rows that ended; not if this was the last step too, so that the others have their turn."""
+        table, due = collection.table, self._due.of(collection)
+        due.tidied = not due.tidied and table.ended >= max(FLAT_ROWS, MASKED_SHARE * len(table))
+        if not due.tidied:
             return False
         self._moves.compact_table(collection)
         return True
@@ -242,10 +272,10 @@ class Steps:
         if now - due.promoted_at < PROMOTE_EVERY_S or not collection.counts()[WARM]:
             return False
         due.promoted_at = now
-        view, heat = _heated(collection)
-        warm = np.flatnonzero(view.alive & (view.place == WARM))
+        view, heat = heated(collection)
+        warm = np.flatnonzero(view.alive & (view.place == WARM) & (view.node != KEPT_OUT))
         hot = np.flatnonzero(view.alive & (view.place == HOT))
-        wanted = _first(warm, -heat, PROMOTE_ROWS)
+        wanted = leading(warm, -heat, PROMOTE_ROWS)
         if not self._moves.make_room(collection, len(wanted), rebuild=False):
             if len(hot):
                 wanted = wanted[heat[wanted] > heat[hot].min() + CLEARLY]
@@ -257,8 +287,7 @@ class Steps:
             return False
         rows, vectors = collection.stored_vectors(view.rows[wanted])
         del view, heat, warm, hot  # a table that grows meanwhile would be in memory twice
-        self._moves.into_graph(collection, rows, vectors, to_graph=True)
-        self._counts.promoted += len(rows)
+        self._counts.promoted += self._moves.into_graph(collection, rows, vectors, to_graph=True)
         return True
 
     def exchange(self, collection: Collection) -> bool:
@@ -278,11 +307,12 @@ class Steps:
         pause_s = max(EXCHANGE_EVERY_S, rebuilding_s / (IDLE_REBUILDING_SHARE if idle else REBUILDING_SHARE))
         if now - due.exchanged_at < pause_s:
             return False
-        more = min(self._room.more_nodes(collection), counts[WARM])
-        view, heat = _heated(collection)
-        pairs = min(counts[WARM], counts[HOT])
-        warm = _first(np.flatnonzero(view.alive & (view.place == WARM)), -heat, pairs + more)
-        hot = _first(np.flatnonzero(view.alive & (view.place == HOT)), heat, pairs)
+        view, heat = heated(collection)
+        warm = np.flatnonzero(view.alive & (view.place == WARM) & (view.node != KEPT_OUT))
+        more = min(self._moves.worth_anew(collection), len(warm))
+        pairs = min(len(warm), counts[HOT])
+        warm = leading(warm, -heat, pairs + more)
+        hot = leading(np.flatnonzero(view.alive & (view.place == HOT)), heat, pairs)
         pairs = min(len(warm), len(hot))  # some may have ended since they were counted
         count = int(np.count_nonzero(heat[warm[:pairs]] > heat[hot[:pairs]] + CLEARLY))
         worth = max((IDLE_EXCHANGED_SHARE if idle else EXCHANGED_SHARE) * counts[HOT], MERGE_ROWS)
@@ -367,26 +397,3 @@ class Steps:
             return False
         self._moves.save_snapshot(collection)
         return True
-
-
-def _heated(collection: Collection) -> tuple[TableView, NDArray[np.float32]]:
-    """The table of now, and the heat of each of its slots, below that of a row that was read once in the last hour of all.
-
-    In parts, and in half the bytes: for a million rows all at once would take tens of megabytes that nobody has counted.
-    """
-    with collection.lock:
-        view, (accesses, hours) = collection.table.view(), collection.table.accessed()
-    heat = np.empty(len(view), np.float32)
-    least = heat_of(np.ones(1, np.float32), hours.max(initial=0, keepdims=True))
-    for start in range(0, len(heat), SCANNED):
-        part = slice(start, start + SCANNED)
-        heat[part] = heat_of(accesses[part], hours[part]) - least
-    return view, heat
-
-
-def _first(slots: Slots, order: NDArray[np.float32], count: int) -> Slots:
-    """The `count` of `slots` that come first in an order of all slots, in that order: the coldest by heat, for example."""
-    if len(slots) > count:
-        slots = slots[np.argpartition(order[slots], count)[:count]]
-    first: Slots = slots[np.argsort(order[slots], kind="stable")]
-    return first

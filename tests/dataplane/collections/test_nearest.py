@@ -15,6 +15,7 @@ import pytest
 from dataplane.collections import loading
 from dataplane.collections import nearest as nearest_module
 from dataplane.collections.nearest import best_by_sketch
+from dataplane.hot import copies
 from dataplane.hot.graph import exact_scores
 from dataplane.hot.table import FRESH, HOT, LOOSE, WARM
 from dataplane.rows import Metric
@@ -314,7 +315,7 @@ def test_by_sketch_the_groups_of_the_fifty_best_warm_rows_are_read(tmp_path: Pat
         table, sketcher = still.view.table, still.collection.sketcher
         assert sketcher is not None
         for query in vectors(5, seed=9, dimensions=256):
-            estimates = sketcher.query(query).estimate(table.sketches, table.factors)
+            estimates = sketcher.query(query).estimate(table.sketches, table.factors, table.bases)
             groups = np.unique(table.group[np.argsort(-estimates, kind="stable")[:50]])
             _, result = found_ids(still.view, query)
             assert result.warm_rows_read == np.isin(table.group, groups).sum()
@@ -354,3 +355,34 @@ def test_what_is_read_in_parts_is_all_compared(spread: Stilled, monkeypatch: pyt
     ids, result = found_ids(spread.view, QUERIES[0], k=100, exact=True)
     assert ids == true_order(QUERIES[0], spread.collection.metric)[:100]
     assert result.warm_rows_read == 600
+
+
+def test_where_the_graph_gives_too_few_the_hot_rows_are_looked_for_by_sketch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "MOST_COPIES", 1 << 20)  # islands of equal rows, from which no link leads on
+    stored = np.random.default_rng(0).permutation(np.repeat(vectors(200, seed=2), 50, axis=0))
+    with stilled(tmp_path, DIMENSIONS) as still:
+        still.upsert(stored)
+        still.work()
+        assert still.counts == (0, len(stored), 0, 0)
+        graph = still.collection.graph
+        assert graph is not None
+        short = [query for query in vectors(60, seed=9) if len(graph.search(query, 100)[0]) < 100]
+        assert len(short) > 5
+        for query in short:
+            found, result = found_ids(still.view, query, k=100)
+            scores = stored @ query
+            assert len(set(found)) == 100
+            assert (scores[result.slots] >= np.sort(scores)[-100] - 1e-5).mean() >= 0.97
+
+
+def test_an_answer_that_has_all_hot_rows_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with stilled(tmp_path, DIMENSIONS) as still:
+        still.upsert(STORED[:1200])
+        still.work()
+        still.delete([f"r{number}" for number in range(1150, 1200)])
+        monkeypatch.delattr(nearest_module, "_hot_by_sketch")
+        found, result = found_ids(still.view, QUERIES[0], k=1300)
+        assert len(set(found)) == 1150
+        assert result.places == {HOT}

@@ -266,7 +266,7 @@ def test_a_view_that_was_overtaken_by_a_change_is_nobody_elses() -> None:
         """Rows come while a view is taken without the lock."""
 
         def __getitem__(self, name: str) -> Any:
-            if name == "squares" and made._columns is self:
+            if name == "bases" and made._columns is self:
                 made._columns = dict(self)
                 add(made, 1, 100)
             return super().__getitem__(name)

@@ -84,6 +84,18 @@ def test_a_new_graph_gets_no_more_nodes_than_its_rows_may_need_nor_than_there_is
     tight = room_of(still, still.collection.nbytes + MIB // 2)
     left = tight.free_bytes() - int(SPARE_SHARE * tight.memory.cap)
     assert 0 < tight.nodes(still.collection) == left // NODE < ROWS
+    left = tight.free_bytes() - int((SPARE_SHARE + 0.1) * tight.memory.cap)
+    assert 0 < tight.nodes(still.collection, margin=0.1) == left // NODE
+
+
+def test_a_graph_made_anew_has_the_memory_of_the_one_in_whose_place_it_comes(still: Stilled) -> None:
+    still.work()
+    graph = still.collection.graph
+    assert graph is not None
+    room = room_of(still, still.collection.nbytes + 60_000)
+    beside = room.free_bytes() - int(SPARE_SHARE * room.memory.cap)
+    assert room.nodes(still.collection) == (beside + graph.nbytes) // NODE
+    assert not room.for_nodes(still.collection, graph.spare + 1, spare=0), "it cannot grow beside itself"
 
 
 def test_loose_rows_fit_into_the_delta_where_it_may_grow_by_them(still: Stilled) -> None:

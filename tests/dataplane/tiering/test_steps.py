@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from dataplane.collections.collection import FLAT_ROWS
 from dataplane.hot import snapshot
 from dataplane.hot.graph import Graph
 from dataplane.hot.table import FRESH, HOT, LOOSE, WARM, heat_of
-from dataplane.tiering import steps
+from dataplane.tiering import heats, steps
 from dataplane.tiering.room import LEAST_SHARD_ROWS, MERGE_ROWS, RECORD_BYTES
 from tests.dataplane.keeping import (
     COUNT,
@@ -163,6 +164,23 @@ def test_ended_rows_that_no_graph_had_are_forgotten_too(still: Stilled) -> None:
     assert still.problems() == []
 
 
+@pytest.mark.parametrize("count", [300, 1200])  # at 1200, slots are to be forgotten after each
+def test_slots_are_forgotten_and_rows_merged_while_others_are_replaced_without_a_pause(
+    hot: Stilled, count: int
+) -> None:
+    slots, merged = list[int](), list[int]()
+    for turn in range(24):
+        hot.upsert(STORED[:count])
+        assert hot.keeper.steps.take_one(hot.collection)
+        slots.append(len(hot.collection.table))
+        merged.append(hot.keeper.counts.merged)
+        assert len(hot.collection.delta) < 4096, f"turn {turn}"
+    assert max(slots) < COUNT + 2 * FLAT_ROWS + 2 * count
+    assert sum(later > earlier for earlier, later in itertools.pairwise(merged)) >= 11
+    hot.work()
+    right(hot)
+
+
 # Demotion and promotion
 
 
@@ -244,7 +262,7 @@ def test_a_graph_that_would_have_many_more_rows_if_it_were_built_anew_is_built_a
     assert hot.keeper.steps.exchange(hot.collection) is anew
     promote_nothing(hot)
     hot.work()
-    assert hot.counts[HOT] in (range(1700, COUNT) if anew else [COUNT - left])
+    assert hot.counts[HOT] in (range(1600, COUNT) if anew else [COUNT - left])
     right(hot)
 
 
@@ -371,7 +389,7 @@ def test_heat_is_reckoned_without_the_lock(
         reckoned.append(len(accesses))
         return heat_of(accesses, hours)
 
-    monkeypatch.setattr(steps, "heat_of", unlocked)
+    monkeypatch.setattr(heats, "heat_of", unlocked)
     with heated(all_in_the_graph, tmp_path / "hot") as made:
         made.keeper.moves.demote(made.collection, np.arange(20))
         warm_up(made, [f"r{n}" for n in range(20)])
