@@ -91,6 +91,11 @@ class TableView(Struct, frozen=True, kw_only=True):
         live: NDArray[np.bool_] = self.alive & (self.expires_ms > now_ms)
         return live
 
+    def live_slots(self) -> Slots:
+        """The slots of rows that have not ended, rising."""
+        # Of a copy: numpy counts first and collects then, and gives what it finds in memory for rows that ended meanwhile.
+        return np.flatnonzero(self.alive.copy())
+
     def live_of(self, slots: Slots, now_ms: int) -> NDArray[np.bool_]:
         """The same for some slots, shape [n]; false for -1."""
         live: NDArray[np.bool_] = (slots >= 0) & self.alive[slots] & (self.expires_ms[slots] > now_ms)

@@ -306,7 +306,7 @@ class Moves:
             old.watch()
             view = old.view()
         try:
-            slots, count = np.flatnonzero(view.alive), len(view)
+            slots, count = view.live_slots(), len(view)
             table, attributes = old.kept(slots), collection.attributes.keep(slots)
             while not self._exchanged(collection, table, attributes, count):
                 with collection.lock:
@@ -338,7 +338,7 @@ class Moves:
         with collection.lock:  # no row that is in the view may be beyond the number
             seq = collection.published
             view, (accesses, hours) = collection.table.view(), collection.table.accessed()
-        heat = snapshot.Heat(np.flatnonzero(view.alive), (view.rows, accesses, hours))
+        heat = snapshot.Heat(view.live_slots(), (view.rows, accesses, hours))
         sketched = None
         if collection.sketcher is not None and collection.centre_rows >= CENTRE_ROWS:
             slots = np.flatnonzero(view.alive & (view.place != FRESH))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import tracemalloc
 from typing import Any
 
@@ -172,6 +173,27 @@ def test_memory_is_counted_as_it_is_written_and_not_as_it_is_set_aside() -> None
     add(made, 262_000, 1_000_001)
     assert made.nbytes - before - 8 * 262_000 == pytest.approx(foretold, rel=0.1)  # an id has up to eight letters
     assert made.nbytes - 8 * 524_000 < 1.1 * made.growth(524_000)
+
+
+def test_the_slots_of_live_rows_are_right_while_rows_end() -> None:
+    made = Table(1)
+    add(made, 100_000, 1)
+    view, ending = made.view(), threading.Event()
+
+    def end_and_begin() -> None:
+        some = np.random.default_rng(0).integers(0, 100_000, 500)
+        while not ending.is_set():
+            view.alive[some] = False
+            view.alive[some] = True
+
+    other = threading.Thread(target=end_and_begin)
+    other.start()
+    try:
+        found = [view.live_slots() for _ in range(40)]
+    finally:
+        ending.set()
+        other.join()
+    assert all((np.diff(each) > 0).all() and each[-1] < 100_000 for each in found)
 
 
 def test_what_growing_takes_for_a_moment_is_told_shortly_before() -> None:
