@@ -51,7 +51,7 @@ UNBOUNDED = 1 << 62
 SHORTEST, LONGEST = 1e-15, 1e18  # vectors whose squares are float32
 ENDED_KEPT = 4096
 ATTRIBUTES_GROW_BY = 4  # an array of attributes grows by such a part of it
-COUNTED_ROWS = 16_384  # at a time
+COUNTED_ROWS = 1024  # at a time
 CENTRE_ROWS = 512  # the mean of so many is the centre of the sketches
 
 
@@ -91,7 +91,7 @@ class Collection:
         self.attributes = AttributeColumns()
         self.delta = Delta(self.dimensions, DELTA_ROWS)
         self.graph: Graph | None = None
-        self.copies = Copies(self.dimensions, sketch_words(self.dimensions))
+        self.copies = Copies(self.dimensions)
         self.sketcher: Sketcher | None = None
         self.centre_rows = 0  # of which the sketches' centre is the mean; with too few, no snapshot has it
         self.shards = WarmShards(folder)
@@ -235,17 +235,14 @@ class Collection:
         return Sketcher(self.dimensions, centre, l2=self.metric == "l2")
 
     def count_copies(self, more: int) -> None:
-        """Count anew what the graph has, by the sketches in the table, with room for `more` nodes. In the keeper's thread."""
-        rows = np.empty(0, np.uint64) if self.graph is None else self.graph.rows
+        """Count anew what the graph has, with room for `more` nodes. In the keeper's thread."""
+        nodes = 0 if self.graph is None else len(self.graph)
         before = self.copies.nbytes
-        self.copies.begin(len(rows) + more)
+        self.copies.begin(nodes + more)
         self.memory.took(max(self.copies.nbytes - before, 0))
-        for start in range(0, len(rows), COUNTED_ROWS):
-            with self.lock:
-                view = self.table.view()
-            slots = view.slots_of(rows[start : start + COUNTED_ROWS])
-            slots = slots[slots >= 0]  # the others ended, and their slots are forgotten
-            self.copies.count(view.sketches[slots], view.factors[slots])
+        for start in range(0, nodes, COUNTED_ROWS):
+            assert self.graph is not None
+            self.copies.count(self.graph.vectors(np.arange(start, min(start + COUNTED_ROWS, nodes))))
 
     def touch(self, rows: Rows, hour: float) -> None:
         """Rows were found by a search."""

@@ -4,11 +4,9 @@ Agents store the same text over and over. Equal vectors are each other's nearest
 link only to each other, and a search that comes among them does not come out again. The graph therefore gets at most
 MOST_COPIES of them; the others are found by their sketches, wherever they are.
 
-What is counted is sketches: equal vectors have equal ones, and so have some that are nearly equal, which may be left out
-as well. A sketch of few bits says too little, so that its factor is counted with it, without the last bits, in which it differs
-by how many vectors were sketched together. There is one counter a slot of an array with about four slots a node of the graph,
-and no list of collisions: of a million different sketches, less than one is refused for what others in its slot have counted,
-and those few that share a slot with a full group of copies. Both are found by their sketches too.
+A vector is known by a hash of its bytes. There is one counter a slot of an array with about four slots a node of the graph, and
+no list of collisions: of a million different vectors, less than one is refused for what others in its slot have counted, and
+those few that share a slot with a full group of copies. Both are found by their sketches too.
 
 Nodes that are masked count as well, for searches walk through them. The array does not grow: it is made anew for more nodes,
 and what the graph has is counted again. Nothing of it is saved: after a start the array is made when the graph first gets rows.
@@ -24,20 +22,16 @@ MOST_COPIES = 8  # in the graph: a quarter of a node's links at the lowest level
 SLOTS = 4  # a node, when the array is made
 LEAST_SLOTS = 2  # a node, or it is too small
 FIRST = 1024  # slots
-FEW_BITS = 64  # with fewer dimensions, vectors that are not alike have the same sketch
-FACTOR_BITS = 7  # that are left out of 23
 
-Words = NDArray[np.uint64]
 Floats = NDArray[np.float32]
 
 
 class Copies:
-    """Counts the sketches of `words` words that the graph has, of vectors of `dimensions`."""
+    """Counts the vectors of `dimensions` that the graph has."""
 
-    def __init__(self, dimensions: int, words: int) -> None:
-        self._few_bits = dimensions < FEW_BITS
-        random = np.random.Generator(np.random.PCG64(words))
-        self._odd = random.integers(0, 1 << 63, words + 1, np.uint64) * np.uint64(2) + np.uint64(1)
+    def __init__(self, dimensions: int) -> None:
+        random = np.random.Generator(np.random.PCG64(dimensions + 1))
+        self._odd = random.integers(0, 1 << 63, dimensions + 1, np.uint64) * np.uint64(2) + np.uint64(1)
         self._counts = np.empty(0, np.uint8)
         self._nodes = 0
 
@@ -59,13 +53,13 @@ class Copies:
         self.forget()  # before the other is there
         self._counts = np.zeros(max(FIRST, 1 << (SLOTS * nodes - 1).bit_length()), np.uint8)
 
-    def count(self, sketches: Words, factors: Floats) -> None:
-        """The graph has nodes with these sketches, shape [n, words], and factors, shape [n]."""
-        self._add(self._places(sketches, factors))
+    def count(self, vectors: Floats) -> None:
+        """The graph has nodes with these vectors, shape [n, dimensions]."""
+        self._add(self._places(vectors))
 
-    def admit(self, sketches: Words, factors: Floats) -> NDArray[np.bool_]:
+    def admit(self, vectors: Floats) -> NDArray[np.bool_]:
         """Which of some rows the graph may get, shape [n]: those that come first of as many as it has not. They are counted."""
-        places = self._places(sketches, factors)
+        places = self._places(vectors)
         order = np.argsort(places, kind="stable")
         _, first, sizes = np.unique(places[order], return_index=True, return_counts=True)
         before = np.empty(len(places), np.int64)  # of the same, in the batch
@@ -74,12 +68,10 @@ class Copies:
         self._add(places[admitted])
         return admitted
 
-    def _places(self, sketches: Words, factors: Floats) -> NDArray[np.int64]:
-        """The slots of sketches: the uppermost bits of a sum of products with odd numbers, mixed once."""
-        mixed = (sketches * self._odd[:-1]).sum(axis=1, dtype=np.uint64)
-        if self._few_bits:
-            factor_bits = factors.astype(np.float32).view(np.uint32) >> np.uint32(FACTOR_BITS)
-            mixed += factor_bits.astype(np.uint64) * self._odd[-1]
+    def _places(self, vectors: Floats) -> NDArray[np.int64]:
+        """The slots of vectors: the uppermost bits of a sum of products of their bits with odd numbers, mixed once."""
+        bits = np.ascontiguousarray(vectors, np.float32).view(np.uint32)
+        mixed = (bits * self._odd[:-1]).sum(axis=1, dtype=np.uint64)
         mixed ^= mixed >> np.uint64(32)
         mixed *= self._odd[-1]
         shift = np.uint64(64 - (len(self._counts) - 1).bit_length())

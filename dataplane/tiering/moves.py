@@ -119,7 +119,7 @@ class Moves:
                 return 0
         if collection.copies.short_for(len(rows)):
             collection.count_copies(len(rows))
-        admitted = collection.copies.admit(sketches[0], sketches[1])
+        admitted = collection.copies.admit(vectors)
         _keep_out(collection, slots[~admitted])
         _add(collection, rows[admitted], vectors[admitted])
         return int(np.count_nonzero(admitted))

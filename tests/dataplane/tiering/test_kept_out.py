@@ -221,3 +221,13 @@ def test_what_is_counted_takes_memory_that_is_counted(alike: Stilled) -> None:
     assert grown >= 100_000 * copies.SLOTS - counters
     assert alike.collection.nbytes == before + grown
     assert alike.collection.memory.taken == taken + grown
+
+
+def test_rows_that_differ_become_hot_however_alike_their_sketches_are(still: Stilled) -> None:
+    still.upsert(vectors(1200))  # of which the first are the centre
+    far = vectors(1500, seed=3) * np.float32(0.01) + np.float32(1)
+    still.upsert(far / np.linalg.norm(far, axis=1, keepdims=True), 1200)
+    still.work()
+    table = still.view.table
+    assert len(np.unique(table.sketches[1200:], axis=0)) < 700, "many have equal sketches"
+    assert still.counts == (0, 2700, 0, 0)
