@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dataplane.collections.collection import Collection
 from dataplane.hot.graph import node_bytes
+from dataplane.tiering.keeper import Keeper
 from tests.dataplane.planes import DIMENSIONS, exact, vectors
 from tests.dataplane.stilled import Stilled, now_ms, stilled
 
@@ -58,6 +60,12 @@ def warm_up(still: Stilled, ids: list[str]) -> None:
     ones = np.ones(len(everything), np.float32)
     still.collection.table.set_accessed(everything, ones, ones * np.float32(hour - 24))
     still.touch(ids, times=20)
+
+
+def demote_for_good(keeper: Keeper, collection: Collection, slots: np.ndarray) -> None:
+    """Rows become warm and stay so, though there is memory for them."""
+    keeper.due.of(collection).promoted_at = math.inf
+    keeper.moves.demote(collection, slots)
 
 
 def promote_nothing(still: Stilled) -> None:

@@ -13,6 +13,7 @@ from dataplane.errors import DataPlaneError, StorageFull, Unavailable
 from dataplane.hot import snapshot
 from dataplane.rows import Row, SearchQuery
 from dataplane.store import DataPlane, opened
+from tests.dataplane.keeping import demote_for_good
 from tests.dataplane.planes import NAME, TENANT, config, filled, only, recall, rows, vectors
 from tests.smalldisk import fill_up, free, room, small_disk
 
@@ -123,7 +124,7 @@ async def test_what_cannot_be_written_is_taken_back_and_what_is_removed_gives_sp
         await plane.settle(TENANT, NAME)
         (collection,) = plane.open_collections()
         with plane.keeper.held():
-            await asyncio.to_thread(plane.keeper.moves.demote, collection, np.arange(0, 3000, 2))
+            await asyncio.to_thread(demote_for_good, plane.keeper, collection, np.arange(0, 3000, 2))
             await asyncio.to_thread(collection.touch, np.arange(1, 3000, dtype=np.uint64), 500_000.0)
             before = {path.name for path in collection.folder.iterdir()}
             fill_up(disk)

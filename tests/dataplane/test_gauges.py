@@ -10,6 +10,7 @@ import pytest
 from dataplane import gauges
 from dataplane.rows import CollectionSpec, SearchQuery
 from dataplane.store import opened
+from tests.dataplane.keeping import demote_for_good
 from tests.dataplane.planes import DIMENSIONS, NAME, TENANT, config, filled, only, rows, vectors
 
 
@@ -20,7 +21,7 @@ async def test_text_bytes_and_heat_are_those_of_the_last_measuring(tmp_path: Pat
         await plane.settle(TENANT, NAME)
         (collection,) = plane.open_collections()
         with plane.keeper.held():
-            plane.keeper.moves.demote(collection, np.arange(100))
+            demote_for_good(plane.keeper, collection, np.arange(100))
         await plane.gauges.measure()
         status = only(plane)
         assert status.text_bytes > 10_000
@@ -58,7 +59,7 @@ async def test_searches_are_counted_by_the_tier_of_their_hits(tmp_path: Path) ->
         await plane.search(TENANT, NAME, SearchQuery(vector=stored[3], k=7))
         (collection,) = plane.open_collections()
         with plane.keeper.held():
-            plane.keeper.moves.demote(collection, np.arange(1600))
+            demote_for_good(plane.keeper, collection, np.arange(1600))
         await plane.search(TENANT, NAME, SearchQuery(vector=stored[3], k=5))
         await plane.search(TENANT, NAME, SearchQuery(text="note"))
         counts = plane.status().searches

@@ -12,6 +12,7 @@ from dataplane.collections.catalog import stored_collections
 from dataplane.errors import NotFound
 from dataplane.rows import CollectionSpec, SearchQuery
 from dataplane.store import opened
+from tests.dataplane.keeping import demote_for_good
 from tests.dataplane.planes import DIMENSIONS, NAME, TENANT, config, filled, rows, vectors
 
 
@@ -51,7 +52,8 @@ async def test_searches_of_a_collection_that_is_dropped_end_well_or_say_that_it_
             collection = plane.open_collections()[0]
             with plane.keeper.held():
                 await asyncio.to_thread(
-                    plane.keeper.moves.demote,
+                    demote_for_good,
+                    plane.keeper,
                     collection,
                     collection.table.view().slots_of(collection.table.view().rows),
                 )

@@ -24,6 +24,7 @@ from dataplane.store import DataPlane, opened
 from dataplane.truth import keys
 from dataplane.truth.records import EventRecord
 from dataplane.truth.rocks import FAMILIES
+from tests.dataplane.keeping import demote_for_good
 from tests.dataplane.planes import DIMENSIONS, NAME, TENANT, config, filled, only, rows, vectors
 
 SECRET = "zq" + secrets.token_hex(20)
@@ -67,7 +68,7 @@ async def everywhere(plane: DataPlane) -> None:
     (collection,) = plane.open_collections()
     with plane.keeper.held():
         slots = np.flatnonzero(collection.table.view().alive)[1450:1550]
-        plane.keeper.moves.demote(collection, slots)
+        demote_for_good(plane.keeper, collection, slots)
         plane.keeper.moves.save_snapshot(collection)
     assert only(plane).warm == 100
     await plane.cold.archive_now()

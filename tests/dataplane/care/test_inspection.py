@@ -22,6 +22,7 @@ from dataplane.store import DataPlane, opened
 from dataplane.truth import keys
 from dataplane.truth.records import EventRecord
 from tests.dataplane.damage import flip
+from tests.dataplane.keeping import demote_for_good
 from tests.dataplane.planes import NAME, TENANT, config, filled, only, rows, vectors
 
 
@@ -35,7 +36,7 @@ async def spread(plane: DataPlane) -> None:
     await plane.settle(TENANT, NAME)
     (collection,) = plane.open_collections()
     with plane.keeper.held():
-        plane.keeper.moves.demote(collection, np.arange(100))
+        demote_for_good(plane.keeper, collection, np.arange(100))
         plane.keeper.moves.save_snapshot(collection)
     assert only(plane).warm == 100
 

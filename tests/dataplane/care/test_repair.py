@@ -19,6 +19,7 @@ from dataplane.store import DataPlane, opened
 from dataplane.truth import keys, records
 from dataplane.truth.records import RowRecord
 from tests.dataplane import damage
+from tests.dataplane.keeping import demote_for_good
 from tests.dataplane.planes import DIMENSIONS, NAME, TENANT, config, exact, filled, rows, vectors
 
 COUNT = 1300
@@ -44,7 +45,7 @@ def only(plane: DataPlane) -> Collection:
 
 def demote(plane: DataPlane) -> None:
     with plane.keeper.held():
-        plane.keeper.moves.demote(only(plane), np.arange(100))
+        demote_for_good(plane.keeper, only(plane), np.arange(100))
 
 
 async def problems(plane: DataPlane) -> list[Problem]:

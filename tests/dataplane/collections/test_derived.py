@@ -18,6 +18,7 @@ from dataplane.errors import StorageFull, Unavailable
 from dataplane.rows import SearchQuery
 from dataplane.store import DataPlane, opened
 from dataplane.words import indexer
+from tests.dataplane.keeping import demote_for_good
 from tests.dataplane.planes import NAME, TENANT, config, exact, filled, only, vectors
 
 STORED = vectors(1500)
@@ -53,7 +54,7 @@ async def prepare(data: Path) -> None:
         await plane.settle(TENANT, NAME)
         (collection,) = plane.open_collections()
         with plane.keeper.held():
-            plane.keeper.moves.demote(collection, np.arange(200, 600))
+            demote_for_good(plane.keeper, collection, np.arange(200, 600))
             plane.keeper.moves.save_snapshot(collection)
         assert only(plane).warm == 400
 
