@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +20,7 @@ from dataplane.errors import BucketUnreachable, Conflict, Damaged
 from dataplane.truth import keys
 from dataplane.truth.rocks import Rocks
 from tests.dataplane.boxes import Tenant, content, fill, ids, local_bucket, open_box
+from tests.dataplane.killing import killed
 from tests.dataplane.seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, Seaweed
 
 SMALL = Limits(segment_rows=500)
@@ -314,20 +312,11 @@ asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
 """
 
 
-def archive_and_be_killed(folder: Path, turn: int) -> None:
-    """Run the child for a few archives, and kill it somewhere within the next."""
-    arguments = [sys.executable, "-c", CHILD, str(folder), str(turn)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, cwd=Path.cwd()) as child:
-        assert child.stdout is not None
-        for _ in range(5):
-            assert child.stdout.readline()
-        time.sleep(0.013 * turn)
-        child.kill()
-
-
 async def test_a_box_that_is_killed_while_it_archives_goes_on(tmp_path: Path) -> None:
     for turn in range(4):
-        archive_and_be_killed(tmp_path, turn)
+        assert (
+            len(killed(CHILD, tmp_path, turn, lines=5, wait_s=0.013 * turn)) >= 5
+        )  # somewhere within the next archive
         box, bucket = open_box(tmp_path / "box"), local_bucket(tmp_path / "cold")
         try:
             await Archiver(box, bucket).archive()

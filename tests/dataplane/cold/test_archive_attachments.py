@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +25,7 @@ from dataplane.errors import ChecksumMismatch, Conflict, Damaged, InvalidInput
 from dataplane.state.history import History
 from tests.dataplane.attached import Box, attachment, brought_back, files, listed, newest
 from tests.dataplane.boxes import Tenant, content, local_bucket, open_box
+from tests.dataplane.killing import killed_by_itself
 from tests.dataplane.seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, Seaweed
 
 
@@ -324,16 +322,10 @@ asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
 """
 
 
-def archive_and_be_killed(folder: Path, objects: int) -> None:
-    """Run a process that is killed in its fourth archive, when it has put so many objects."""
-    done = subprocess.run([sys.executable, "-c", CHILD, str(folder), str(objects)], check=False, cwd=Path.cwd())
-    assert done.returncode == -signal.SIGKILL
-
-
 # After the first part of two, the list of files, the index of the history, the manifest.
 @pytest.mark.parametrize("objects", [2, 4, 6, 8])
 async def test_a_box_that_is_killed_while_it_archives_files_goes_on(tmp_path: Path, objects: int) -> None:
-    archive_and_be_killed(tmp_path, objects)
+    killed_by_itself(CHILD, tmp_path, objects)  # in its fourth archive, when it has put so many
     data, bucket = tmp_path / "data", local_bucket(tmp_path / "cold")
     # What the archive says now is whole, without another run.
     assert (await brought_back(bucket, tmp_path / "before")).manifest == (4 if objects == 8 else 3)

@@ -18,6 +18,7 @@ from dataplane.errors import StorageFull, Unavailable
 from dataplane.rows import SearchQuery
 from dataplane.store import DataPlane, opened
 from dataplane.words import indexer
+from tests.dataplane import damage
 from tests.dataplane.keeping import demote_for_good
 from tests.dataplane.planes import NAME, TENANT, config, exact, filled, only, vectors
 
@@ -43,9 +44,7 @@ def become_a_folder(path: Path) -> None:
 
 
 def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 3] ^= 0xFF
-    path.write_bytes(content)
+    damage.flip(path, share=1 / 3)
 
 
 async def prepare(data: Path) -> None:
