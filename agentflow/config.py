@@ -94,8 +94,11 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         Meta(description="Type of weights and activations. auto: by what the processor computes fastest."),
     ] = "auto"
     tool_format: Annotated[
-        Literal["auto", "hermes", "llama3", "none"],
-        Meta(description="How the model writes tool calls. auto: read off its chat template, else hermes."),
+        Literal["auto", "hermes", "llama3", "mistral", "pythonic", "bare", "none"],
+        Meta(
+            description="How the model writes tool calls. auto: read off its chat template; hermes if that knows no tools. "
+            "bare: any JSON object that names a tool."
+        ),
     ] = "auto"
     chat_template: Annotated[
         str | None, Meta(description="File with a Jinja chat template that replaces the model's own.")

@@ -11,11 +11,13 @@ from collections.abc import Callable, Collection, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentflow import toolparser
 from agentflow.errors import InvalidRequest
 from agentflow.events import FinishReason
 from agentflow.messages import ChatRequest, Sampling, Structured, Tool
-from agentflow.toolparser import FORMATS, ListParser, MarkedParser, NamedParser, ToolParser
+from agentflow.parsing.events import ToolParser
+from agentflow.parsing.forced import ListParser, NamedParser, named_schema, required_schema
+from agentflow.parsing.formats import FORMATS
+from agentflow.parsing.marked import MarkedParser
 
 MAX_SEED = 2**63
 MAX_ALTERNATIVES = 250_000  # log probabilities in one answer: about 15 MB of JSON
@@ -55,19 +57,21 @@ def tool_use(
     if choice.mode == "required":
         if not tools:
             raise InvalidRequest("tool_choice is required, but there are no tools.", param="tool_choice")
-        schema = toolparser.required_schema(tools, request.parallel_tool_calls)
+        schema = required_schema(tools, request.parallel_tool_calls)
         return replace(sampling, structured=Structured("json", schema, "tools")), ListParser
     if choice.mode == "named":
         tool = next((tool for tool in tools if tool.name == choice.name), None)
         if tool is None:
             raise InvalidRequest(f"tool_choice names {choice.name!r}, which is not among tools.", param="tool_choice")
-        forced = replace(sampling, structured=Structured("json", toolparser.named_schema(tool), "tools"))
+        forced = replace(sampling, structured=Structured("json", named_schema(tool), "tools"))
         return forced, functools.partial(NamedParser, tool.name)
     # A form that the whole answer must have leaves no room for calls.
     if not tools or sampling.structured is not None or tool_format not in FORMATS:
         return sampling, no_parser
-    names = frozenset(tool.name for tool in tools)
-    return sampling, functools.partial(MarkedParser, FORMATS[tool_format], names)
+    form, names = FORMATS[tool_format], frozenset(tool.name for tool in tools)
+    if form.special:
+        sampling = replace(sampling, skip_special_tokens=False)
+    return sampling, functools.partial(MarkedParser, form, names)
 
 
 def check_token_ids(sampling: Sampling, vocab_size: int) -> None:

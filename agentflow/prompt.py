@@ -32,8 +32,11 @@ from agentflow.errors import EngineStartFailed, InvalidRequest
 from agentflow.messages import Message, Tool, ToolCall
 from agentflow.tokenizer import Span, Tokenizer
 
-ToolFormat = Literal["hermes", "llama3", "none"]
+ToolFormat = Literal["hermes", "llama3", "mistral", "pythonic", "bare", "none"]
 _Masking = Callable[[Any], Any]
+
+_PYTHONIC = re.compile(r"\[func(?:tion)?(?:_name)?_?1\(")
+"""Where a template shows the model what a list of calls looks like: `[func_name1(params_name1=params_value1, ...)]`."""
 
 _TOOLS_SECTION = """# Tools
 
@@ -53,7 +56,12 @@ For each function call, return a json object with function name and arguments wi
 def detect_tool_format(template: str) -> ToolFormat:
     """How a model with this chat template writes its calls; "none" when the template does not tell."""
     if "<tool_call>" in template:
-        return "hermes"
+        # Some put XML into Hermes' tags.
+        return "none" if "<function=" in template or "<arg_key>" in template else "hermes"
+    if "[TOOL_CALLS]" in template:
+        return "mistral"
+    if _PYTHONIC.search(template):
+        return "pythonic"
     if "<|python_tag|>" in template or ("ipython" in template and '"parameters"' in template):
         return "llama3"
     return "none"
@@ -152,6 +160,41 @@ class ChatEncoder:
             message_values, tool_values, add_generation_prompt=add_generation_prompt
         )
         return self._tokenizer.encode_guarded(*mask.restore(rendered))
+
+
+    def turn_end(self) -> str:
+        """What the template writes behind an assistant's words: the end token's text, mostly, and a line feed.
+
+        Raises InvalidRequest where the template does not show the words as they are.
+        """
+        if self._template is None:
+            raise InvalidRequest("the model has no chat template", param="model")
+        words = secrets.token_hex(16)
+        turns = [Message("user", "Hello."), Message("assistant", words)]
+        _, found, end = self._template.render(turns, add_generation_prompt=False).partition(words)
+        if not found:
+            raise InvalidRequest("the model's chat template hides what an assistant said", param="messages")
+        return end
+
+    def encode_after(
+        self, history: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool] = (), *, end: str = ""
+    ) -> list[int]:
+        """Token ids of `end`, of the turns `new` alone as they stand behind `history`, and of the next answer's beginning.
+
+        `end` is what is left of the last turn's end. Raises InvalidRequest, also where the template renders the history in
+        another way once the new turns follow it.
+        """
+        if self._template is None:
+            raise InvalidRequest("the model has no chat template", param="model")
+        mask = _Mask(self._controls)
+        tool_values = [_tool_value(tool, mask) for tool in tools]
+        before = [_message_value(message, mask) for message in history]
+        after = [*before, *(_message_value(message, mask) for message in new)]
+        rendered = self._template.render_values(before, tool_values, add_generation_prompt=False)
+        whole = self._template.render_values(after, tool_values, add_generation_prompt=True)
+        if not whole.startswith(rendered):
+            raise InvalidRequest("the model's chat template changes what went before", param="messages")
+        return self._tokenizer.encode_guarded(*mask.restore(end + whole[len(rendered) :]))
 
 
 class _ControlTexts:

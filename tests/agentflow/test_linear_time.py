@@ -1,7 +1,8 @@
-"""What is read of a client's text before anything bounds its form takes time in proportion to its length.
+"""What is read of a client's text, or a model's, before anything bounds its form takes time in proportion to its length.
 
-Each text is about as long as may be sent, and made to be tried again from every character on. In a time that grows with
-the square of its length one needs 15 seconds or more; it gets a few of CPU, in a process that nothing else can hold back.
+Each text is about as long as may be sent or written, and made to be tried again from every character on. In a time that
+grows with the square of its length one needs 15 seconds or more; it gets a few of CPU, in a process that nothing else can
+hold back.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from agentflow.engine.sample import Unsatisfiable, regex_sample
 from agentflow.errors import InvalidGrammar
 from agentflow.grammar import GrammarLimits, check
 from agentflow.messages import Structured
+from agentflow.parsing.formats import FORMATS
+from agentflow.parsing.marked import MarkedParser
 
 CPU_S = 8  # for each text, of which most need some milliseconds and the largest expressions half a second
 SIZE = 64_000
@@ -38,6 +41,48 @@ EXPRESSIONS = [
     "(?P<a>" + "b" * SIZE,
     r"\N{" + "a" * SIZE,
 ]
+
+ANSWER_SIZE = 60_000
+ANSWERS = {
+    "hermes": ["<tool_call>", "<tool_call", "<", " ", '<tool_call>{"name": "f"}', "<tool_call>{]</tool_call>"],
+    "llama3": ["{", '{"name": "f", "parameters": {}};', "<|python_tag|>", "; ", '{"a": 1} '],
+    "mistral": ["[TOOL_CALLS]", "[TOOL_CALLS]f[", "[TOOL_CALLS]f{}", "[", "[TOOL_CALLS] ["],
+    "pythonic": ["[", "[f(", "[f(a=1)]", "[f(a='", "[f(a=[", "[f(a=1),", "<|python_start|>"],
+    "bare": ["{", '{"tool": "f"}', '{"tool": "f", ', "```", "``` ", '```json\n{"tool": "f"}\n```\n'],
+}
+"""Pieces that an answer in this format is made of."""
+
+WITHIN = {
+    "hermes": ['<tool_call>{"name": "f", "arguments": {"a": "', '<tool_call>{"name": "f", "arguments": -1'],
+    "mistral": ["[TOOL_CALLS]", "[TOOL_CALLS]f{"],
+    "pythonic": ["[f(a=", '[f(a="', "[f(a='''"],
+    "bare": ["```", "{"],
+}
+REPEATED = ["\\", "'", '"', " ", "1", "1_", "a", "'' ", "(", "a=1,", "{", "#", "."]
+"""What goes on for ever within the beginning of a call."""
+
+
+def answers() -> list[tuple[str, str]]:
+    """Formats, and answers in them."""
+    repeated = [(form, piece * (ANSWER_SIZE // len(piece))) for form, pieces in ANSWERS.items() for piece in pieces]
+    within = [
+        (form, beginning + piece * (ANSWER_SIZE // len(piece)) + (")]" if form == "pythonic" else "}"))
+        for form, beginnings in WITHIN.items()
+        for beginning in beginnings
+        for piece in REPEATED
+    ]
+    return [*repeated, *within]
+
+
+def read_answers() -> None:
+    """Read every answer whole, and in pieces of some characters, as a model writes it."""
+    for form, text in answers():
+        allow(CPU_S)
+        for size in (len(text), 50):
+            parser = MarkedParser(FORMATS[form], {"f"})  # type: ignore[index]  # a key is a literal
+            for at in range(0, len(text), size):
+                parser.feed(text[at : at + size])
+            parser.finish()
 
 
 def read_all() -> None:
@@ -68,4 +113,9 @@ def test_the_texts_are_about_as_long_as_may_be_sent() -> None:
 
 def test_hostile_texts_are_read_in_linear_time() -> None:
     command = "from tests.agentflow.test_linear_time import read_all; read_all()"
+    subprocess.run([sys.executable, "-c", command], check=True)
+
+
+def test_hostile_answers_are_read_in_linear_time() -> None:
+    command = "from tests.agentflow.test_linear_time import read_answers; read_answers()"
     subprocess.run([sys.executable, "-c", command], check=True)

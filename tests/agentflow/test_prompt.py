@@ -166,7 +166,13 @@ def test_templates_know_the_models_specials_and_the_date() -> None:
         (KNOWS_TOOLS, "hermes"),
         ("<|python_tag|>{{ tools }}", "llama3"),
         ('ipython {"name": x, "parameters": y}', "llama3"),
-        ("[TOOL_CALLS]{{ tools }}", "none"),
+        ("[TOOL_CALLS]{{ tools }}", "mistral"),
+        ("Use [func_name1(params_name1=params_value1), func_name2(params)] ipython {{ tools }}", "pythonic"),
+        ('Write [func1(params_name=params_value), func2(params)] {{ "parameters" }} ipython {{ tools }}', "pythonic"),
+        ("A pythonic call: <function_calls>\nfunction1(param1='value1')\n</function_calls>{{ tools }}", "none"),
+        ("<tool_call>\n<function=name>\n<parameter=a>{{ tools }}", "none"),
+        ("<tool_call>{function-name}\n<arg_key>{{ tools }}", "none"),
+        ("<tool_calls>[{'name': 1}]</tool_calls>{{ tools }}", "none"),
     ],
 )
 def test_the_form_of_calls_is_read_off_the_template(template: str, form: str) -> None:

@@ -1,0 +1,1 @@
+"""What the router weighs: terms of a text, cards of tools, lexical and semantic likeness. Pure."""

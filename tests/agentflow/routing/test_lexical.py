@@ -1,0 +1,87 @@
+"""Which cards a text's words speak for."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentflow.routing.cards import ToolCard
+from agentflow.routing.lexical import LexicalIndex, Match
+
+CARDS = [
+    ToolCard(
+        name="weather",
+        description="Weather at a place",
+        parameters={"properties": {"location": {"description": "town"}, "odd": True}},
+        examples=("Is it wet in Paris?", "Is it wet in Rome?"),
+        aliases=("forecast", "\u5929\u6c14"),
+    ),
+    ToolCard(name="convert_money", aliases=("exchange rate", "pounds sterling", "rate")),
+    ToolCard(name="convert_units", aliases=("pounds",)),
+    ToolCard(name="", aliases=("poem",), openers=("why", "how do")),
+]
+
+
+@pytest.fixture(scope="module")
+def index() -> LexicalIndex:
+    return LexicalIndex(CARDS)
+
+
+@pytest.mark.parametrize(
+    "text", ["the forecast", "\u660e\u5929\u5929\u6c14", "weather", "wet", "which location", "a town"]
+)
+def test_names_aliases_descriptions_parameters_and_what_examples_share_speak_for_a_card(
+    index: LexicalIndex, text: str
+) -> None:
+    assert set(index.match(text)) == {0}
+
+
+def test_what_one_example_says_speaks_for_nothing(index: LexicalIndex) -> None:
+    assert index.match("Paris or Rome") == {}
+
+
+def test_an_alias_says_more_than_an_example_and_repeating_it_says_no_more(index: LexicalIndex) -> None:
+    alias = index.match("the box, a forecast")[0].evidence
+    assert alias > index.match("the box, a wet one")[0].evidence
+    assert index.match("the box, a forecast forecast forecast")[0].evidence == alias
+
+
+def test_what_many_cards_have_says_less(index: LexicalIndex) -> None:
+    shared = index.match("box of convert")
+    assert set(shared) == {1, 2}
+    assert shared[1].evidence < index.match("box of forecast")[0].evidence
+
+
+def test_an_alias_of_two_words_takes_what_is_within_it(index: LexicalIndex) -> None:
+    assert index.match("box, pounds sterling") == {1: Match(3 / 4.2, ("pound sterl",))}
+    assert set(index.match("box, pounds")) == {2}
+    assert index.match("box, exchange rate")[1].terms == ("exchange rate",)
+
+
+@pytest.mark.parametrize("text", ["wether", "weahter", "weathr", "weaather", "wezther"])
+def test_one_slip_is_forgiven(index: LexicalIndex, text: str) -> None:
+    found = index.match(f"box {text}")[0]
+    assert found.terms == ("weather",)
+    assert found.evidence == pytest.approx(0.8 * index.match("box weather")[0].evidence)
+
+
+@pytest.mark.parametrize("text", ["feather", "wthr", "poet", "weatherx"])
+def test_other_words_are_not_taken_for_slips(index: LexicalIndex, text: str) -> None:
+    assert index.match(f"box {text}") == {}
+
+
+def test_what_opens_a_turn_counts_more(index: LexicalIndex) -> None:
+    assert index.match("please, the forecast")[0].evidence == pytest.approx(
+        1.5 * index.match("box forecast")[0].evidence
+    )
+
+
+def test_openers_speak_only_where_a_turn_begins(index: LexicalIndex) -> None:
+    assert set(index.match("so, how do clouds form")) == {3}
+    assert set(index.match("well, why")) == {3}
+    assert index.match("clouds and how do they form") == {}
+
+
+def test_cards_with_odd_schemas_and_no_cards_at_all_are_taken() -> None:
+    odd = [ToolCard(name="x", parameters={"properties": []}), ToolCard(name="y", aliases=("", "?!"))]
+    assert LexicalIndex(odd).match("anything") == {}
+    assert LexicalIndex([]).match("anything") == {}
