@@ -51,6 +51,7 @@ COMMANDS = {
     "serve": Command("acu.commands.serve", handles_signals=True),
     "chat": Command("acu.commands.chat"),
     "status": Command("acu.commands.status"),
+    "runs": Command("acu.commands.runs"),
     "models": Command("acu.commands.models"),
     "data": Command("acu.commands.data"),
     "config": Command("acu.commands.config"),

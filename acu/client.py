@@ -65,12 +65,21 @@ class Client:
         with self._request("POST", path, body) as answer:
             return answer.json(accept)
 
+    def delete(self, path: str) -> Any:
+        """The JSON object that answers the removal of `path`. Raises as `get` does."""
+        with self._request("DELETE", path, None) as answer:
+            return answer.json((200,))
+
     def stream(self, path: str, body: Mapping[str, Any]) -> Answer:
         """A streamed answer: a context manager whose `events()` are the JSON payloads. Closing it aborts the run.
 
         Raises DaemonUnreachable, or AcuError for a target that cannot be; `events` raises the rest.
         """
         return self._request("POST", path, body)
+
+    def follow(self, path: str) -> Answer:
+        """As `stream`, of something that goes on by itself, and without its followers."""
+        return self._request("GET", path, None)
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
         headers = {"host": "localhost", "accept": "application/json, text/event-stream", "user-agent": "acu"}
@@ -231,7 +240,7 @@ class Answer:
             if data == b"[DONE]":
                 return
             event = json_object(data)
-            if "error" in event:
+            if "error" in event and "sequence_number" not in event:  # an event of a run may tell of its failure
                 failure = event["error"]
                 text = failure.get("message", failure) if isinstance(failure, dict) else failure
                 raise ApiError(str(text), status=200)

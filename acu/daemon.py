@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from acu import __version__, descriptors, reloading, sockets, systemd
+from acu.agency import AgencyRoom
 from acu.config import AcuConfig, LoadedConfig
 from acu.data import Data
 from acu.errors import StartRefused
@@ -36,7 +36,7 @@ from acu.ground import Ground, load_certificate, models_kept, open_audit_log, re
 from acu.lastresort import LastResort
 from acu.logs import LogThread, log_style
 from acu.preloading import Preloading
-from acu.pulse import RecentLag, beat
+from acu.pulse import RecentLag, beat, settle_memory
 from acu.served import Plan, build
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from agentflow.engine.supervisor import Supervisor
     from agentflow.service import Service
     from agentflow.status import ServiceStatus
+    from dataplane import DataPlane
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 HANDLED_SIGNALS = (*STOP_SIGNALS, signal.SIGHUP)
@@ -106,15 +107,6 @@ def warn_of_ignored(plans: tuple[Plan, ...]) -> None:
     for plan in plans:
         for why in plan.ignored:
             log.warning("recommended sampling ignored", extra={"model": plan.names[0], "why": why})
-
-
-def settle_memory() -> None:
-    """Spare the collector what stays for good (vLLM's modules alone are a million objects), and let it run less often.
-
-    A collection of everything would hold all streams up for hundreds of milliseconds, one of 50,000 young objects for 20.
-    """
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 100)
 
 
 def log_engine(supervisor: Supervisor[Any]) -> None:
@@ -182,7 +174,13 @@ class Daemon:
             dropped_logs=lambda: self._logs.dropped,
             dropped_audits=lambda: 0 if audit is None else audit.dropped,
         )
-        service = Service(tuple(map(build, self._ground.plans)), config.scheduler, telemetry.on_run_end, log_engine)
+
+        async def plane() -> DataPlane:
+            return await data.opened()
+
+        room = await AgencyRoom.open(config, self._ground.environ, plane)
+        models = tuple(map(build, self._ground.plans))
+        service = Service(models, config.scheduler, telemetry.on_run_end, log_engine, room.agency)
         embedder = next((plan.names[0] for plan in self._ground.plans if plan.role == "embed"), None)
         self._data = data = Data(config, service, embedder)
         jobs = DataJobs(data.opened, data.status, data.library)
@@ -206,11 +204,13 @@ class Daemon:
                 self._preloading.start()
                 await service.start(tasks)
                 data.start(tasks)
+                own.append(tasks.create_task(room.resume(service)))
                 await self._stopping.wait()
                 runner.begin_drain()
                 await self._drain(service, runner)
             finally:
                 await self._end(service, runner, data, jobs)
+                await room.close()
                 for task in own:
                     task.cancel()
         log.info("stopped")
@@ -255,6 +255,7 @@ class Daemon:
         self._last_resort.within(FORCED_S if self._forced.is_set() else LAST_RESORT_S)
         for listener in self._listeners:
             listener.remove_file()
+        await service.leave_runs()
         service.abort_all()
         await runner.cleanup()
         await jobs.close()

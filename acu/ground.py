@@ -36,13 +36,14 @@ SPARE_DISK_BYTES = 16 << 20
 
 
 class Ground(Struct, frozen=True):
-    """The configuration, and everything that was found for it."""
+    """The configuration, and everything that was found for it. `environ` is what the process was started with."""
 
     loaded: LoadedConfig
     handover: systemd.Handover
     report: Report
     plans: tuple[Plan, ...]
     tls: ssl.SSLContext | None
+    environ: dict[str, str] = {}
 
     @property
     def config(self) -> AcuConfig:
@@ -57,7 +58,7 @@ def survey(loaded: LoadedConfig, environ: MutableMapping[str, str]) -> Ground:
     refusals = Refusals()
     plans, tls = _look(loaded.config, report, refusals)
     refusals.tell()
-    return Ground(loaded=loaded, handover=handover, report=report, plans=plans, tls=tls)
+    return Ground(loaded=loaded, handover=handover, report=report, plans=plans, tls=tls, environ=dict(environ))
 
 
 def check(config: AcuConfig) -> tuple[str, ...]:

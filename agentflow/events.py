@@ -50,6 +50,34 @@ class ToolCallArguments(Struct, frozen=True):
     text: str
 
 
+class ToolCallClosed(Struct, frozen=True):
+    """The arguments of call `index` are whole. Only of agents: a client's own tools need no such word."""
+
+    choice: int
+    index: int
+    id: str
+
+
+class ToolStarted(Struct, frozen=True):
+    """An agent made a call. `arguments` is JSON text."""
+
+    choice: int
+    id: str
+    name: str
+    arguments: str
+
+
+class ToolEnded(Struct, frozen=True):
+    """A call of an agent's is over: what its model reads of the result, and the handle of what was longer."""
+
+    choice: int
+    id: str
+    name: str
+    text: str
+    is_error: bool
+    handle: str | None = None
+
+
 class ChoiceFinished(Struct, frozen=True):
     """The choice is complete. `stop_reason` is the stop string or token id that ended it, if one did."""
 
@@ -58,7 +86,7 @@ class ChoiceFinished(Struct, frozen=True):
     stop_reason: str | int | None = None
 
 
-Event = TextDelta | ToolCallOpened | ToolCallArguments | ChoiceFinished
+Event = TextDelta | ToolCallOpened | ToolCallArguments | ToolStarted | ToolEnded | ChoiceFinished
 
 
 class Usage(Struct, frozen=True):

@@ -92,7 +92,8 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     """A conversation to continue.
 
     `priority`: a lower number is served earlier (vLLM's convention). `deadline_s`: seconds from now by which the
-    engine must have taken the run, None for the scheduler's default. `n`: how many answers.
+    engine must have taken the run, None for the scheduler's default. `n`: how many answers. `store`: an agent's run is kept,
+    and taken up again after a crash.
     """
 
     id: str
@@ -103,6 +104,7 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool = True
     sampling: Sampling = Sampling()
     n: int = 1
+    store: bool = True
     priority: int = 0
     deadline_s: float | None = None
     caller: Caller = Caller()

@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from agentflow.config import ModelConfig
 from agentflow.engine.protocol import Embedder, Engine
 from agentflow.engine.supervisor import Supervisor
-from agentflow.errors import EngineStartFailed, EngineUnavailable
+from agentflow.errors import ContextLengthExceeded, EngineStartFailed, EngineUnavailable, InvalidRequest
 from agentflow.messages import Sampling
 from agentflow.prompt import ChatEncoder
 from agentflow.sampling import differing
@@ -28,6 +28,7 @@ from agentflow.scheduler import Ticket
 from agentflow.scheduler.pool import Pool
 from agentflow.status import ModelStatus
 from agentflow.tokenizer import Tokenizer
+from agentflow.turns import Turns
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +52,14 @@ class ServedModel(Struct, frozen=True):
     sampling: Sampling = Sampling()
 
 
+class Spoken(NamedTuple):
+    """What is known of a model's tokens once its tokenizer is loaded. `turns` None: it makes embeddings, and never speaks."""
+
+    tokenizer: Tokenizer
+    encoder: ChatEncoder
+    turns: Turns | None
+
+
 class Model:
     """A served model at work. `backoff_s` is the first and the longest wait between two tries at its tokenizer."""
 
@@ -67,7 +76,7 @@ class Model:
         self.tokenizer_error: str | None = None
         self.tool_format = "none"
         self._backoff_s = backoff_s
-        self._spoken: tuple[Tokenizer, ChatEncoder] | None = None
+        self._spoken: Spoken | None = None
         self._loaded = asyncio.Event()
 
     @property
@@ -81,7 +90,7 @@ class Model:
         wait_s, longest_s = self._backoff_s
         while True:
             try:
-                tokenizer, encoder = await loop.run_in_executor(threads, _load, self.served)
+                spoken = await loop.run_in_executor(threads, _load, self.served)
             except EngineStartFailed as error:
                 self.tokenizer_error = str(error)
                 _log.warning("the tokenizer of %s does not load: %s", self.served.name, error)
@@ -93,13 +102,13 @@ class Model:
                     return
             wait_s = min(2 * wait_s, longest_s)
         wanted = self.served.config.tool_format
-        self.tool_format = encoder.tool_format if wanted == "auto" else wanted
+        self.tool_format = spoken.encoder.tool_format if wanted == "auto" else wanted
         self.tokenizer_error = None
-        self._spoken = tokenizer, encoder
+        self._spoken = spoken
         self._loaded.set()
 
-    async def spoken(self, deadline_at: float) -> tuple[Tokenizer, ChatEncoder]:
-        """The tokenizer and the encoder, as soon as they are loaded.
+    async def spoken(self, deadline_at: float) -> Spoken:
+        """The tokenizer and what speaks through it, as soon as they are loaded.
 
         Raises EngineUnavailable at `deadline_at` (`time.monotonic()` seconds).
         """
@@ -114,6 +123,34 @@ class Model:
                 ) from error
         assert self._spoken is not None
         return self._spoken
+
+    def fit(self, prompt: int, max_tokens: int | None, param: str) -> int:
+        """How many tokens may be generated after `prompt` of them. 0 while the engine's context is not known yet.
+
+        `max_tokens`: how many were asked for, if any. Raises InvalidRequest.
+        """
+        info = self.pool.info
+        limit = info.max_model_len if info is not None else self.served.config.max_model_len
+        if prompt == 0:
+            raise InvalidRequest("The prompt has no tokens.", param=param, code="invalid_value")
+        if limit is None:
+            return max_tokens or 0
+        name = self.served.name
+        if prompt >= limit:
+            raise ContextLengthExceeded(
+                f"The prompt has {prompt} tokens; {name} has a context of {limit}, prompt and answer "
+                "together. Shorten the prompt.",
+                param=param,
+            )
+        if max_tokens is None:
+            return limit - prompt
+        if prompt + max_tokens > limit:
+            raise ContextLengthExceeded(
+                f"The prompt has {prompt} tokens and {max_tokens} were asked for, {prompt + max_tokens} together; "
+                f"{name} has a context of {limit}. Shorten the prompt, or ask for {limit - prompt}.",
+                param=param,
+            )
+        return max_tokens
 
     def status(self) -> ModelStatus:
         """A snapshot."""
@@ -132,11 +169,12 @@ class Model:
         )
 
 
-def _load(served: ServedModel) -> tuple[Tokenizer, ChatEncoder]:
+def _load(served: ServedModel) -> Spoken:
     tokenizer = served.tokenizer()
     path = served.config.chat_template
     try:
         template = Path(path).read_text(encoding="utf-8") if path is not None else None
     except (OSError, UnicodeDecodeError) as error:
         raise EngineStartFailed(f"the chat template {path} cannot be read: {error}") from error
-    return tokenizer, ChatEncoder(tokenizer, template)
+    encoder = ChatEncoder(tokenizer, template)
+    return Spoken(tokenizer, encoder, Turns(tokenizer, encoder) if served.role == "chat" else None)

@@ -11,9 +11,11 @@ that the engine will have) is settled when the run is seated.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import itertools
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +26,8 @@ import msgspec
 from msgspec.structs import replace
 
 from agentflow import grammar
+from agentflow.agents.runs import PREFIX as AGENT_PREFIX
+from agentflow.agents.runs import Agency, Runs
 from agentflow.config import SchedulerConfig
 from agentflow.engine.supervisor import Supervisor, SupervisorLimits
 from agentflow.errors import (
@@ -32,16 +36,19 @@ from agentflow.errors import (
     UnknownModel,
 )
 from agentflow.events import Embeddings, FinishReason
-from agentflow.messages import ChatRequest, CompletionRequest, EmbeddingRequest, Sampling, Structured
+from agentflow.library.refusals import DataUnavailable
+from agentflow.messages import Caller, ChatRequest, CompletionRequest, EmbeddingRequest, Sampling, Structured
 from agentflow.model import Model, ServedModel
 from agentflow.plan import Plan, check_alternatives, check_token_ids, check_vocabulary, next_seed, tool_use
+from agentflow.responses.responses import Responses
 from agentflow.run import Run, RunStatus
 from agentflow.scheduler import Scheduler, Seat
+from agentflow.speaker import Speaker
 from agentflow.status import Capacity, ServiceStatus
-from agentflow.stream import Choice, RunStream
+from agentflow.stream import Choice, EventStream, RunStream
 from agentflow.tokenizer import Tokenizer
 
-__all__ = ["RunStream", "ServedModel", "Service"]
+__all__ = ["EventStream", "RunStream", "ServedModel", "Service"]
 
 ENCODE_INLINE_BYTES = 8192  # about 2 ms of encoding; longer texts would hold the loop up
 GRAMMAR_COSTS = 8  # a byte of a grammar takes about as long to check as this many bytes of text to encode
@@ -60,6 +67,7 @@ class Service:
         config: SchedulerConfig,
         on_run_end: Callable[[Run], None],
         on_engine_change: Callable[[Supervisor[Any]], None] = lambda _: None,
+        agency: Agency | None = None,
     ) -> None:
         self._config = config
         self._on_engine_change = on_engine_change
@@ -70,6 +78,15 @@ class Service:
         self._stopping = asyncio.Event()
         self._models = [self._model(served) for served in models]
         self._names = {name: model for model in self._models for name in (model.served.name, *model.served.aliases)}
+        embeds = any(model.served.role == "embed" for model in self._models)
+        self._agents = (
+            None
+            if agency is None
+            else Runs(
+                agency, self._speaker, config.deadline_s, self._check_grammar, self._embed_texts if embeds else None
+            )
+        )
+        self._responses = None if self._agents is None else Responses(self._agents)
 
     def _model(self, served: ServedModel) -> Model:
         config = self._config
@@ -96,6 +113,8 @@ class Service:
     async def start(self, tasks: asyncio.TaskGroup) -> None:
         """Begin bringing the engines up in `tasks`; returns at once (see `status`)."""
         self._tasks = tasks
+        if self._agents is not None:
+            self._agents.start(tasks)
         for model in self._models:
             tasks.create_task(model.load(self._encoder, self._stopping))
             for supervisor in model.supervisors:
@@ -103,15 +122,26 @@ class Service:
 
     async def drain(self, timeout_s: float) -> None:
         """Take no new work (`Draining`), wait for what runs or waits, then abort what is left after `timeout_s`."""
+        began = time.monotonic()
         await self._scheduler.drain(timeout_s)
+        if self._agents is not None:  # runs that wait for their tools hold no seat
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, timeout_s - (time.monotonic() - began))):
+                    await self._agents.drain()
 
     def abort_all(self) -> None:
         """End every run now; their readers get `Draining`."""
         self._scheduler.interrupt_all()
 
+    async def leave_runs(self) -> None:
+        """End the agents' runs here. Those that are stored stay open, for `resume`. Before the data plane closes."""
+        if self._agents is not None:
+            await self._agents.stop()
+
     async def stop(self, timeout_s: float = 10.0) -> None:
         """Abort everything and stop the engines. Leaves no process."""
         self._stopping.set()
+        await self.leave_runs()
         self.abort_all()
         await asyncio.gather(
             *(supervisor.stop(timeout_s) for model in self._models for supervisor in model.supervisors)
@@ -120,15 +150,17 @@ class Service:
 
     # Requests
 
-    async def chat(self, request: ChatRequest) -> RunStream:
-        """The answers to a conversation; returns once an engine has taken the first.
+    async def chat(self, request: ChatRequest) -> EventStream:
+        """The answers to a conversation; returns once an engine has taken the first, or an agent's run has begun.
 
         Raises InvalidRequest, Refused; the stream raises EngineFailure and Refused.
         """
+        if self._agents is not None and request.model.startswith(AGENT_PREFIX):
+            return await self._agents.chat(request)
         arrived_at = time.monotonic()
         model = self._find(request.model, "chat")
         self._check_count(request.n, "n")
-        tokenizer, encoder = await model.spoken(self._deadline_at(request, arrived_at))
+        tokenizer, encoder, _ = await model.spoken(self._deadline_at(request, arrived_at))
         check_token_ids(request.sampling, tokenizer.vocab_size)
         choice = request.tool_choice
         tools = request.tools if choice.mode != "none" else ()
@@ -149,7 +181,7 @@ class Service:
                 "echo gives the prompt's text; its log probabilities are not computed. Leave logprobs out.",
                 param="echo",
             )
-        tokenizer, _ = await model.spoken(self._deadline_at(request, arrived_at))
+        tokenizer, _, _ = await model.spoken(self._deadline_at(request, arrived_at))
         check_token_ids(request.sampling, tokenizer.vocab_size)
         await self._check_grammar(request.sampling.structured)
         prompts = await self._ids(tokenizer, request.prompts, "prompt")
@@ -160,7 +192,7 @@ class Service:
         """Vectors of `request.inputs`. Raises InvalidRequest, Refused, EngineFailure."""
         arrived_at = time.monotonic()
         model = self._find(request.model, "embed")
-        tokenizer, _ = await model.spoken(self._deadline_at(request, arrived_at))
+        tokenizer, _, _ = await model.spoken(self._deadline_at(request, arrived_at))
         inputs = await self._ids(tokenizer, request.inputs, "input")
         run = self._run(model, request, request.id, list(itertools.chain.from_iterable(inputs)), arrived_at)
         (ticket,) = self._scheduler.submit(model.pool, [run])
@@ -184,8 +216,38 @@ class Service:
         found = self._names.get(model)
         if found is None:
             raise UnknownModel(f"The model {model!r} is not served here.")
-        tokenizer, _ = await found.spoken(time.monotonic() + self._config.deadline_s)
+        tokenizer, _, _ = await found.spoken(time.monotonic() + self._config.deadline_s)
         return tokenizer
+
+    async def _embed_texts(self, tenant: str, texts: Sequence[str]) -> Any:
+        """As Guide wants it, by the first model that makes embeddings."""
+        model = next(model for model in self._models if model.served.role == "embed")
+        request = EmbeddingRequest(
+            id=f"embd-{secrets.token_hex(12)}",
+            model=model.served.name,
+            inputs=tuple(texts),
+            caller=Caller(tenant=tenant, name="router"),
+        )
+        return (await self.embed(request)).vectors
+
+    @property
+    def agents(self) -> Runs:
+        """The agents' runs. Raises UnknownModel where no agent is configured."""
+        if self._agents is None:
+            raise UnknownModel("No agent is configured here: see `agents` in the configuration.")
+        return self._agents
+
+    @property
+    def responses(self) -> Responses:
+        """Responses and conversations. Raises DataUnavailable where there can be no runs."""
+        if self._responses is None:
+            raise DataUnavailable("This server was started without runs, which make responses.", retry_after_s=math.inf)
+        return self._responses
+
+    async def _speaker(self, name: str, deadline_at: float) -> Speaker:
+        """A chat model for agents, as soon as it is loaded. Raises InvalidRequest, EngineUnavailable."""
+        model = self._find(name, "chat")
+        return Speaker(model, await model.spoken(deadline_at), self._scheduler, self._encode)
 
     async def _stream(self, model: Model, request: ChatRequest | CompletionRequest, plan: Plan) -> RunStream:
         """Submit `n` runs for each prompt, and hand out their events once the first has been taken."""
@@ -194,7 +256,7 @@ class Service:
         def prepare(seat: Seat) -> None:
             run = seat.run
             try:
-                run.max_tokens = self._fit(model, len(run.prompt_token_ids), run.sampling.max_tokens, plan.param)
+                run.max_tokens = model.fit(len(run.prompt_token_ids), run.sampling.max_tokens, plan.param)
             except InvalidRequest:
                 seat.release(RunStatus.FAILED, "invalid_request")
                 raise
@@ -225,7 +287,7 @@ class Service:
         sampling = plan.sampling
         runs: list[Run] = []
         for ids in plan.prompts:
-            check_alternatives(sampling, count, self._fit(model, len(ids), sampling.max_tokens, plan.param))
+            check_alternatives(sampling, count, model.fit(len(ids), sampling.max_tokens, plan.param))
             for answer in range(request.n):
                 # Answers to one prompt must differ, and be the same again for the same seed.
                 seeded = sampling if sampling.seed is None else replace(sampling, seed=next_seed(sampling.seed, answer))
@@ -248,30 +310,6 @@ class Service:
             deadline_at=self._deadline_at(request, arrived_at),
             kind="embed" if isinstance(request, EmbeddingRequest) else "generate",
         )
-
-    def _fit(self, model: Model, prompt: int, max_tokens: int | None, param: str) -> int:
-        """How many tokens may be generated. 0 while the engine's context is not known yet."""
-        info = model.pool.info
-        limit = info.max_model_len if info is not None else model.served.config.max_model_len
-        if prompt == 0:
-            raise InvalidRequest("The prompt has no tokens.", param=param, code="invalid_value")
-        if limit is None:
-            return max_tokens or 0
-        if prompt >= limit:
-            raise ContextLengthExceeded(
-                f"The prompt has {prompt} tokens; {model.served.name} has a context of {limit}, prompt and answer "
-                "together. Shorten the prompt.",
-                param=param,
-            )
-        if max_tokens is None:
-            return limit - prompt
-        if prompt + max_tokens > limit:
-            raise ContextLengthExceeded(
-                f"The prompt has {prompt} tokens and {max_tokens} were asked for, {prompt + max_tokens} together; "
-                f"{model.served.name} has a context of {limit}. Shorten the prompt, or ask for {limit - prompt}.",
-                param=param,
-            )
-        return max_tokens
 
     def _find(self, name: str, role: str) -> Model:
         model = self._names.get(name)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
-from typing import cast
+from typing import Protocol, cast
 
 from agentflow.engine.protocol import Delta
 from agentflow.errors import EngineDied
@@ -26,10 +26,9 @@ from agentflow.events import (
     ToolCallOpened,
     Usage,
 )
+from agentflow.parsing.events import CallArguments, CallOpened, Malformed, Text, ToolParser
 from agentflow.run import Run
 from agentflow.scheduler import Seat, Ticket
-from agentflow.toolcall import CallArguments, CallOpened
-from agentflow.toolparser import Malformed, Text, ToolParser
 
 MERGE_BUFFER = 64
 
@@ -113,6 +112,27 @@ class Choice:
         return self._finish_after_calls if reason == "stop" and self._called else cast("FinishReason", reason)
 
 
+class EventStream(Protocol):
+    """The events of one request as they come: of a direct answer, or of an agent's. Iterate it once, and close it."""
+
+    @property
+    def usage(self) -> Usage:
+        """What was counted so far; complete when the iteration ended."""
+
+    @property
+    def queue_s(self) -> float | None:
+        """Seconds from the arrival until an engine took it; None: not yet."""
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Seconds from the arrival to the first token; None: there is none yet."""
+
+    def __aiter__(self) -> AsyncIterator[Event]: ...
+
+    async def aclose(self) -> None:
+        """Abort what still runs or waits. Idempotent."""
+
+
 class RunStream:
     """The events of one request as they come: iterate it once, and close it (`aclose`) whatever happens."""
 
@@ -144,6 +164,18 @@ class RunStream:
             completion_tokens=sum(run.completion_tokens for run in runs),
             cached_tokens=sum(run.cached_tokens for run in firsts),
         )
+
+    @property
+    def queue_s(self) -> float | None:
+        """As EventStream.queue_s, of the first choice."""
+        run = self._choices[0].run
+        return None if run.admitted_at is None else run.admitted_at - run.arrived_at
+
+    @property
+    def ttft_s(self) -> float | None:
+        """As EventStream.ttft_s, of the first choice."""
+        run = self._choices[0].run
+        return None if run.first_token_at is None else run.first_token_at - run.arrived_at
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self._events

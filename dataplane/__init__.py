@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from dataplane.rows import CollectionSpec, Hit, Location, Row, SearchQuery, SearchResult, StoredRow
     from dataplane.state.store import StateStore
     from dataplane.store import DataPlane
+    from dataplane.truth.records import EventRecord
 
 _PLACES = {
     "Attribute": "filters",
     "CollectionSpec": "rows",
     "DataPlane": "store",
     "DataPlaneConfig": "config",
+    "EventRecord": "truth.records",
     "Filter": "filters",
     "Hit": "rows",
     "Location": "rows",
@@ -53,6 +55,7 @@ __all__ = [
     "CollectionSpec",
     "DataPlane",
     "DataPlaneConfig",
+    "EventRecord",
     "Filter",
     "Hit",
     "Location",

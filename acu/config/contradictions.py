@@ -9,6 +9,7 @@ from typing import Any
 
 from acu.config.fields import Problem, shown
 from acu.config.sections import AcuConfig, NetworkConfig, model_names, model_role, split_address
+from agentflow.agents.config import AgentConfig
 from agentflow.config import ModelConfig
 from agentflow.sampling import given
 
@@ -35,7 +36,7 @@ def contradictions(config: AcuConfig) -> list[Problem]:
                 f"{network.unix_socket!r} is longer than the {SOCKET_PATH_BYTES} bytes of a socket's path; shorten it",
             )
         )
-    return found + model_problems(config.models)
+    return found + model_problems(config.models) + agent_problems(config.agents, config.models)
 
 
 def address_problems(network: NetworkConfig) -> list[Problem]:
@@ -73,6 +74,20 @@ def model_problems(models: Mapping[str, ModelConfig]) -> list[Problem]:
             if owners.setdefault(name, key) != key:
                 text = f"the name {name!r} belongs to models.{owners[name]} too; set served_name or aliases apart"
                 found.append(Problem(f"models.{key}", text))
+    return found
+
+
+def agent_problems(agents: Mapping[str, AgentConfig], models: Mapping[str, ModelConfig]) -> list[Problem]:
+    """Agents whose model is not served, or does not speak."""
+    roles = {name: model_role(key, model) for key, model in models.items() for name in model_names(key, model)}
+    found: list[Problem] = []
+    for key, agent in agents.items():
+        role = roles.get(agent.model)
+        if role is None:
+            served = ", ".join(name for name, role in roles.items() if role == "chat")
+            found.append(Problem(f"agents.{key}.model", f"{agent.model!r} is not served; models that are: {served}"))
+        elif role != "chat":
+            found.append(Problem(f"agents.{key}.model", f"{agent.model!r} makes embeddings; name a model that speaks"))
     return found
 
 

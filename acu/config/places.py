@@ -28,6 +28,7 @@ PATH_FIELDS = frozenset(
         "data_plane.cold.folder",
         "data_plane.cold.credentials_file",
         "daemon.audit_log",
+        "tools.python.file",
     }
 )
 MODEL_PATH_FIELDS = frozenset({"chat_template", "script"})
@@ -37,6 +38,9 @@ def anchored(path: str, value: Any, folder: Path) -> Any:
     """`value` made absolute when the field at the dotted `path` is a file or folder, else as it is."""
     head, _, field = path.rpartition(".")
     in_model = head.startswith("models.") and head.count(".") == 1
+    if head.startswith("tools.python.") and field == "module" and isinstance(value, str):
+        file, colon, only = value.partition(":")
+        return anchored("tools.python.file", file, folder) + colon + only if file.endswith(".py") else value
     is_path = path in PATH_FIELDS or (in_model and field in MODEL_PATH_FIELDS)
     if in_model and field == "model" and isinstance(value, str):
         is_path = value.startswith(("./", "../", "~", "/"))

@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from agentflow.agents.config import AgentConfig
 from agentflow.config import Mebibytes, ModelConfig, SchedulerConfig, Seconds
 from agentflow.library.config import LibraryConfig
+from agentflow.tools.config import ToolsConfig
 from dataplane.config import DataPlaneConfig
 
 DEFAULT_BIND = "127.0.0.1:8228"
@@ -140,6 +142,11 @@ class AcuConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     scheduler: SchedulerConfig = SchedulerConfig()
     data_plane: DataPlaneConfig = DataPlaneConfig()
     library: LibraryConfig = LibraryConfig()
+    agents: Annotated[
+        dict[Annotated[str, Meta(pattern="^[a-z][a-z0-9_-]{0,63}$")], AgentConfig],
+        Meta(description="Agents, by their key: `travel` is asked for as the model `agent/travel`."),
+    ] = {}
+    tools: ToolsConfig = ToolsConfig()
     daemon: DaemonConfig = DaemonConfig()
 
 

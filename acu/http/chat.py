@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from acu.http.chunks import ChatChunks
+from acu.http.chunks import ChatChunks, Shown
 from acu.http.generation import REFUSALS, Kind, generating
 from acu.http.route import Answer, Route
 from acu.http.wire.chat import CHAT_DECODER, ChatBody, chat_request
@@ -68,7 +68,9 @@ class ChatForm:
     def chunks(self, created: int) -> ChatChunks:
         """The answer as a stream."""
         body = self._body
-        return ChatChunks(self._id, created, body.model, len(self._choices), include_usage=body.include_usage)
+        options = body.stream_options
+        shown = Shown(usage=body.include_usage, activity=options is not None and bool(options.include_acu_events))
+        return ChatChunks(self._id, created, body.model, len(self._choices), shown)
 
     def take(self, event: Event) -> None:
         """Add an event to its choice."""

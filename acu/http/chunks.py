@@ -8,6 +8,7 @@ structs. Pure: no I/O.
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,12 +17,22 @@ from acu.http.wire.responses import (
     CompletionChoice,
     FunctionDelta,
     MessageDelta,
+    ToolActivity,
     ToolCallDelta,
     chat_logprobs,
     completion_logprobs,
     usage_of,
 )
-from agentflow.events import ChoiceFinished, Event, TextDelta, ToolCallArguments, ToolCallOpened, Usage
+from agentflow.events import (
+    ChoiceFinished,
+    Event,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallOpened,
+    ToolEnded,
+    ToolStarted,
+    Usage,
+)
 
 DONE = b"data: [DONE]\n\n"
 
@@ -38,7 +49,8 @@ class _Chunks:
             created,
             _encode(model),
         )
-        self._tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+        self._end = b',"usage":null}\n\n' if include_usage else b"}\n\n"
+        self._tail = b"]" + self._end
 
     def usage(self, usage: Usage) -> bytes:
         """The chunk with the token counts and no choice."""
@@ -48,11 +60,19 @@ class _Chunks:
         return b"%b%b%b" % (self._head, _encode(choice), self._tail)
 
 
+class Shown(NamedTuple):
+    """What a stream has besides the answer: the token counts at its end, and what an agent's tools do."""
+
+    usage: bool = False
+    activity: bool = False
+
+
 class ChatChunks(_Chunks):
     """Chunks of /v1/chat/completions."""
 
-    def __init__(self, answer_id: str, created: int, model: str, n: int, *, include_usage: bool) -> None:
-        super().__init__(answer_id, "chat.completion.chunk", created, model, include_usage=include_usage)
+    def __init__(self, answer_id: str, created: int, model: str, n: int, shown: Shown) -> None:
+        super().__init__(answer_id, "chat.completion.chunk", created, model, include_usage=shown.usage)
+        self._activity = shown.activity
         self._before = [b'%b{"index":%d,"delta":{"content":' % (self._head, i) for i in range(n)]
         self._after = b'},"logprobs":null,"finish_reason":null}' + self._tail
         self._n = n
@@ -81,8 +101,26 @@ class ChatChunks(_Chunks):
         if isinstance(event, ToolCallArguments):
             call = ToolCallDelta(index=event.index, function=FunctionDelta(arguments=event.text))
             return self._choice(ChatChunkChoice(event.choice, MessageDelta(tool_calls=[call]), None, None))
-        assert isinstance(event, ChoiceFinished)
-        return self._choice(ChatChunkChoice(event.choice, MessageDelta(), None, event.reason))
+        if isinstance(event, ChoiceFinished):
+            return self._choice(ChatChunkChoice(event.choice, MessageDelta(), None, event.reason))
+        assert isinstance(event, ToolStarted | ToolEnded)
+        return self._tool(event) if self._activity else b""
+
+    def _tool(self, event: ToolStarted | ToolEnded) -> bytes:
+        """A chunk without a choice, whose field `acu` tells of a tool."""
+        told: ToolActivity
+        if isinstance(event, ToolStarted):
+            told = ToolActivity(type="tool.started", call_id=event.id, name=event.name, arguments=event.arguments)
+        else:
+            told = ToolActivity(
+                type="tool.ended",
+                call_id=event.id,
+                name=event.name,
+                output=event.text,
+                is_error=event.is_error,
+                handle=event.handle,
+            )
+        return b'%b],"acu":%b%b' % (self._head, _encode(told), self._end)
 
 
 class CompletionChunks(_Chunks):

@@ -14,8 +14,10 @@ from msgspec import Struct
 
 from acu.errors import AcuError
 from agentflow import errors as flow
+from agentflow.agents.refusals import RunConflict
 from agentflow.library import errors as files
 from agentflow.library import refusals as library
+from agentflow.tools import errors as tools
 
 
 class ErrorBody(Struct, frozen=True):
@@ -99,6 +101,16 @@ RULES: dict[type[BaseException], Rule] = {
     flow.EngineStalled: Rule(503, "engine_stalled", retry=True),
     flow.SequenceFailed: Rule(503, "sequence_failed", retry=True),
     flow.EngineStartFailed: Rule(503, "engine_start_failed"),
+    RunConflict: Rule(409, "run_conflict"),
+    tools.ToolError: Rule(500, "tool_error"),  # a run tells them to its model; none is an answer to a request
+    tools.InvalidTool: Rule(500, "invalid_tool"),
+    tools.UnknownTool: Rule(400, "unknown_tool"),
+    tools.InvalidArguments: Rule(400, "invalid_arguments"),
+    tools.UnknownHandle: Rule(400, "unknown_handle"),
+    tools.ToolFailed: Rule(500, "tool_failed"),
+    tools.ToolTimeout: Rule(500, "tool_timeout"),
+    tools.ToolDied: Rule(500, "tool_died"),
+    tools.ToolUnavailable: Rule(503, "tool_unavailable"),
     files.FileRefused: Rule(400, "file_refused"),
     files.UnsupportedFile: Rule(400, "unsupported_file"),
     files.FileUnreadable: Rule(400, "file_unreadable"),

@@ -16,7 +16,7 @@ from acu.http.errors import BadRequest
 from acu.http.ratelimit import ratelimit_headers
 from agentflow.events import Usage
 from agentflow.messages import Caller
-from agentflow.service import RunStream
+from agentflow.service import EventStream
 from agentflow.status import Capacity
 
 MAX_DEADLINE_MS = 86_400_000
@@ -114,14 +114,9 @@ class Exchange:
         body, self.body = self.body, b""
         return body
 
-    def settle(self, events: RunStream) -> None:
+    def settle(self, events: EventStream) -> None:
         """Keep what was counted and measured of an answer that is over, whichever way."""
-        self.usage = events.usage
-        first = events.runs[0]
-        if first.admitted_at is not None:
-            self.queue_s = first.admitted_at - first.arrived_at
-        if first.first_token_at is not None:
-            self.ttft_s = first.first_token_at - first.arrived_at
+        self.usage, self.queue_s, self.ttft_s = events.usage, events.queue_s, events.ttft_s
 
     def take_request_id(self) -> None:
         """Adopt the client's x-request-id. Raises BadRequest for one that is no printable ASCII of at most 128."""

@@ -22,7 +22,7 @@ from acu.http.wire.decode import BodyDecoder
 from acu.http.wire.sampling import Envelope, GenerationBody
 from agentflow.events import Event, Usage
 from agentflow.messages import ChatRequest, CompletionRequest
-from agentflow.service import RunStream, Service
+from agentflow.service import EventStream, Service
 
 REFUSALS = (400, 404, 408, 413, 415, 417, 429, 503, 504)
 
@@ -55,7 +55,7 @@ class Kind(Generic[BodyT, RequestT]):
     id_prefix: str
     decoder: BodyDecoder[BodyT]
     request: Callable[[BodyT, Envelope], RequestT]
-    call: Callable[[RequestT], Awaitable[RunStream]]
+    call: Callable[[RequestT], Awaitable[EventStream]]
     form: Callable[[str, BodyT, RequestT], Form]
 
 

@@ -23,7 +23,7 @@ from acu.http.chunks import DONE
 from acu.http.errors import translate
 from acu.http.exchange import Exchange
 from agentflow.events import Event, Usage
-from agentflow.service import RunStream
+from agentflow.service import EventStream
 
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -88,7 +88,7 @@ class EventWriter:
 
 
 async def stream_events(
-    exchange: Exchange, events: RunStream, chunks: Chunks, *, include_usage: bool
+    exchange: Exchange, events: EventStream, chunks: Chunks, *, include_usage: bool
 ) -> web.StreamResponse:
     """Answer with a stream of `events`. What fails before the first of them is raised, and gets a status of its own."""
     iterator = aiter(events)

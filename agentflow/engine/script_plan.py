@@ -23,6 +23,7 @@ from agentflow.messages import Sampling, Structured
 from agentflow.tokenizer import ByteTokenizer
 
 _USER_TURN = "<|user|>\n"
+_ASSISTANT_TURN = b"<|assistant|>\n"
 _EOS = ByteTokenizer.EOS
 _TOKENIZER = ByteTokenizer()
 
@@ -48,10 +49,20 @@ def last_user_text(prompt: str) -> str:
     return prompt[start + len(_USER_TURN) :].partition(ByteTokenizer.EOS_TEXT)[0]
 
 
+def begun_answer(prompt: bytes) -> bytes:
+    """What the prompt has of the answer already: what stands behind the last beginning of an assistant's turn."""
+    _, found, begun = prompt.rpartition(_ASSISTANT_TURN)
+    return begun if found else b""
+
+
 def plan(script: Script, rule: Rule | None, prompt: bytes, sampling: Sampling, limit: int) -> Plan:
-    """Decide everything that a sequence will say, in at most `limit` (1 or more) tokens. Raises InvalidGrammar."""
+    """Decide everything that a sequence will say, in at most `limit` (1 or more) tokens. Raises InvalidGrammar.
+
+    An answer that the prompt has begun already is continued, as a model would.
+    """
     answer = _answer(script, rule, prompt, sampling)
     data = answer.encode(errors="replace")
+    data = data.removeprefix(begun_answer(prompt))
     goal = limit if sampling.ignore_eos else min(sampling.min_tokens, limit)
     if len(data) < goal:
         filler = data + b" " if data else b"-"

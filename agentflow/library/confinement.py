@@ -54,17 +54,17 @@ def confine(parent: int, limits: ExtractionLimits) -> None:
     with suppress(OSError):  # /proc may be out of reach
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     os.nice(_NICE)
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_CPU, limits.cpu_s, grace=1)  # SIGXCPU first, which the parent can tell from a kill
-    _limit(resource.RLIMIT_AS, limits.memory_bytes)
-    _limit(resource.RLIMIT_FSIZE, limits.text_bytes + HEADER_BYTES)
-    _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
-    _limit(resource.RLIMIT_NPROC, 0)
+    limit(resource.RLIMIT_CORE, 0)
+    limit(resource.RLIMIT_CPU, limits.cpu_s, grace=1)  # SIGXCPU first, which the parent can tell from a kill
+    limit(resource.RLIMIT_AS, limits.memory_bytes)
+    limit(resource.RLIMIT_FSIZE, limits.text_bytes + HEADER_BYTES)
+    limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
+    limit(resource.RLIMIT_NPROC, 0)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     _refuse_calls(libc)
 
 
-def _limit(which: int, amount: int, grace: int = 0) -> None:
+def limit(which: int, amount: int, grace: int = 0) -> None:
     """Bound a resource at `amount`, or at what the process may have already if that is less."""
     _, most = resource.getrlimit(which)
     hard = amount + grace if most == resource.RLIM_INFINITY else min(amount + grace, most)

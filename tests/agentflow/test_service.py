@@ -401,8 +401,9 @@ async def test_many_texts_are_encoded_beside_the_loop(monkeypatch: pytest.Monkey
         threads.add(threading.get_ident())
         return encode(self, text, add_special_tokens=add_special_tokens)
 
-    monkeypatch.setattr(ByteTokenizer, "encode", watched)
     async with bench() as it:
+        await it.chat("warm up")  # the chat model tries its template in a thread when it is loaded
+        monkeypatch.setattr(ByteTokenizer, "encode", watched)
         await it.service.embed(EmbeddingRequest(id="r", model="e", inputs=("x" * 2000,) * 20))
         assert threading.get_ident() not in threads
         assert len(threads) == 1

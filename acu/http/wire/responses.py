@@ -120,6 +120,18 @@ class MessageDelta(Struct, frozen=True):
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
+class ToolActivity(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a tool of an agent's does. `arguments` is JSON text; `output` is what the model reads of the result."""
+
+    type: Literal["tool.started", "tool.ended"]
+    call_id: str
+    name: str
+    arguments: str | None = None
+    output: str | None = None
+    is_error: bool = False
+    handle: str | None = None
+
+
 class ChatChunkChoice(Struct, frozen=True):
     """The choice that a chunk continues."""
 
@@ -130,7 +142,10 @@ class ChatChunkChoice(Struct, frozen=True):
 
 
 class ChatCompletionChunk(Struct, frozen=True, kw_only=True):
-    """One event of a streamed chat. `usage` only with stream_options.include_usage, and null but in the last chunk."""
+    """One event of a streamed chat. `usage` only with stream_options.include_usage, and null but in the last chunk.
+
+    `acu` only with stream_options.include_acu_events, in chunks without a choice.
+    """
 
     id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
@@ -138,6 +153,7 @@ class ChatCompletionChunk(Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
+    acu: ToolActivity | UnsetType = UNSET
 
 
 class CompletionLogprobs(Struct, frozen=True):

@@ -45,9 +45,10 @@ class Envelope(Struct, frozen=True):
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
-    """Options of a stream. `include_obfuscation` is a hint."""
+    """Options of a stream. `include_obfuscation` is a hint; `include_acu_events` shows what an agent's tools do."""
 
     include_usage: bool | None = None
+    include_acu_events: bool | None = None
     include_obfuscation: bool | None = None
 
 

@@ -20,6 +20,7 @@ from acu.http.auth import Keys
 from acu.http.library import LibrarySource, no_library
 from acu.http.server import FaceRunner, make_runner
 from acu.http.settings import HttpSettings
+from agentflow.agents.runs import Agency
 from agentflow.config import ModelConfig, SchedulerConfig
 from agentflow.engine.script import Rule, Script
 from agentflow.engine.scripted import ScriptedEngine
@@ -107,6 +108,7 @@ async def serving(
     ready: bool = True,
     tls: ssl.SSLContext | None = None,
     library: LibrarySource = no_library,
+    agency: Agency | None = None,
     **scheduler: Any,
 ) -> AsyncIterator[Served]:
     """Start everything, wait until it is ready (unless `ready` is False), and leave nothing behind."""
@@ -117,7 +119,7 @@ async def serving(
         audit=lambda line: records.append(msgspec.json.decode(line)),
         on_response=lambda route, status: responses.append((route, status)),
     )
-    service = Service(_models(script, max_running), SchedulerConfig(**scheduler), lambda run: None)
+    service = Service(_models(script, max_running), SchedulerConfig(**scheduler), lambda run: None, agency=agency)
     face = Face(settings, service, keys, hooks, library)
     runner = make_runner(face, shutdown_timeout=shutdown_timeout)
     await runner.setup()

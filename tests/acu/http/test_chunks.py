@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from acu.http.chunks import ChatChunks, CompletionChunks
+from acu.http.chunks import ChatChunks, CompletionChunks, Shown
 from acu.http.wire.responses import ChatCompletionChunk, Completion
 from agentflow.events import (
     ChoiceFinished,
@@ -21,7 +21,7 @@ HEAD = b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":170
 
 
 def chat(n: int = 1, *, include_usage: bool = False) -> ChatChunks:
-    return ChatChunks("chatcmpl-1", 1_700_000_000, "m", n, include_usage=include_usage)
+    return ChatChunks("chatcmpl-1", 1_700_000_000, "m", n, Shown(usage=include_usage))
 
 
 def test_the_first_chunk_carries_the_role() -> None:

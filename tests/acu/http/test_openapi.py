@@ -53,7 +53,9 @@ async def test_every_route_is_documented_with_its_body_and_its_refusals() -> Non
         "/v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/cancel",
         "/v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/files", "/acu/v1/data/status",
         "/acu/v1/data/verify", "/acu/v1/data/backup", "/acu/v1/data/archive", "/acu/v1/data/erase",
-        "/acu/v1/data/jobs/{job_id}",
+        "/acu/v1/data/jobs/{job_id}", "/acu/v1/runs", "/acu/v1/runs/{run_id}", "/acu/v1/runs/{run_id}/events",
+        "/acu/v1/runs/{run_id}/cancel", "/acu/v1/runs/{run_id}/pause", "/acu/v1/runs/{run_id}/resume",
+        "/acu/v1/runs/{run_id}/step", "/acu/v1/runs/{run_id}/messages",
     }  # fmt: skip
     chat = served["paths"]["/v1/chat/completions"]["post"]
     assert chat["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ChatBody"}

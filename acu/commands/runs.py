@@ -1,0 +1,181 @@
+"""`acu runs`: what agents do and did, and a hand on those runs that go on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from acu.client import Client
+from acu.commands import exits, runview
+from acu.commands.options import add_target_options, target_of
+from acu.commands.output import out
+from acu.errors import AcuError, UnknownAnswer
+from acu.logs import printable
+
+RUNS_PATH = "/acu/v1/runs"
+TIMEOUT_S = 60.0  # of silence; a stream that is alive says something every 15 s
+PAGE = 1000
+MOST_LISTED = 100
+WIDE = 10_000  # columns of what is no terminal
+LAST = "last"
+STATUSES = ("running", "paused", "completed", "incomplete", "failed", "cancelled", "open")
+_WHOLE_ID = re.compile(r"run_[0-9a-f]{24}")
+
+DESCRIPTION = """\
+Runs of agents: those that are stored, and those that go on. ID is a run's id, a beginning that no other run has, or `last`,
+which is the newest.
+"""
+SHOW = """\
+A run as a timeline: a line a step and a line a call, and bars over one axis of time. QUEUE is the wait for an engine, TTFT the
+time to the first token with the queue in it, IN the prompt's tokens, CACHED those of them that the engine had already, OUT the
+generated ones. Of a run that goes on it shows what is so far.
+"""
+EVENTS = """\
+The log of a run, an event a line: number, time, type and what it tells. With --follow, also what comes, until the run's end;
+go on later with --after and the last number. --json has everything, an object a line.
+"""
+STEERING = {
+    "cancel": "end a run that goes on",
+    "pause": "stop a run before the model says more",
+    "resume": "let a run that is paused go on",
+    "step": "let a run go on for one step",
+}
+
+
+def add_arguments(subparsers: Any) -> None:
+    """Declare the command and its actions."""
+    parser = subparsers.add_parser(
+        "runs", help="see and steer agents' runs", description=DESCRIPTION, allow_abbrev=False
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    def action(name: str, text: str, description: str | None = None, *, of_one: bool = True) -> argparse.ArgumentParser:
+        added: argparse.ArgumentParser = actions.add_parser(
+            name, help=text, description=description or f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
+        )
+        add_target_options(added)
+        if of_one:
+            added.add_argument("id", metavar="ID", help="id of the run, a beginning of it, or `last`")
+        added.add_argument("--json", action="store_true", help="what came of it as JSON")
+        return added
+
+    listing = action("list", "the runs, the newest first", of_one=False)
+    listing.add_argument("--agent", metavar="NAME", help="only runs of this agent")
+    listing.add_argument("--status", choices=STATUSES, help="only runs that are so")
+    listing.add_argument(
+        "--limit", metavar="N", type=limit, default=20, help=f"at most so many (default 20, {MOST_LISTED} at most)"
+    )
+    action("show", "what happened in a run, on a timeline", SHOW)
+    events = action("events", "a run's log", EVENTS)
+    events.add_argument("--follow", action="store_true", help="also what comes, until the run's end or ctrl-C")
+    events.add_argument("--after", metavar="N", type=number, default=0, help="only events with numbers above N")
+    for name, text in STEERING.items():
+        action(name, text)
+    say = action("say", "give a run a message, which its model reads with the next step")
+    say.add_argument("text", metavar="TEXT", help="the message")
+    action("rm", "remove a stored run that does not go on")
+
+
+def limit(text: str) -> int:
+    """How many runs a list has, as argparse asks for it."""
+    if not 1 <= number(text) <= MOST_LISTED:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {MOST_LISTED}")
+    return int(text)
+
+
+def number(text: str) -> int:
+    """A number of an event, as argparse asks for it."""
+    if not text.isascii() or not text.isdigit() or len(text) > len("1000000000000000000"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of 0 or more")
+    return int(text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the action. Raises DaemonUnreachable, ApiError, and AcuError for an id that no run has."""
+    client = Client(target_of(args), TIMEOUT_S)
+    if args.action == "list":
+        return _list(client, args)
+    path = f"{RUNS_PATH}/{quote(found(client, args.id), safe='')}"
+    if args.action == "show":
+        told = client.get(path)
+        out(json.dumps(told, indent=2) if args.json else runview.drawn(told).rstrip("\n"))
+    elif args.action == "events":
+        _events(client, path, args)
+    elif args.action == "rm":
+        told = client.delete(path)
+        out(json.dumps(told, indent=2) if args.json else f"{printable(told['id'])}: removed")
+    elif args.action == "say":
+        _told(client.post(f"{path}/messages", {"content": args.text}), args)
+    else:
+        _told(client.post(f"{path}/{args.action}", {}), args)
+    return exits.OK
+
+
+def found(client: Client, wanted: str) -> str:
+    """The id of the run that is meant. Raises AcuError where there is none, or more than one."""
+    if _WHOLE_ID.fullmatch(wanted):
+        return wanted
+    begin = (
+        "" if wanted == LAST else f"run_{wanted.removeprefix('resp_').removeprefix('run_')}"
+    )  # as a response is called
+    # Runs are listed in the order of their ids, and those that begin so come right behind it.
+    query = urlencode({"limit": 2} | ({"after": begin} if begin else {}))
+    page = client.get(f"{RUNS_PATH}?{query}")
+    try:
+        ids = [str(each["id"]) for each in page["data"]]
+    except (LookupError, TypeError) as error:
+        raise UnknownAnswer(RUNS_PATH) from error
+    if wanted == LAST and not ids:
+        raise AcuError("there is no run yet")
+    ids = ids[:1] if wanted == LAST else [each for each in ids if each.startswith(begin)]
+    if not ids:
+        raise AcuError(f"no run's id begins with {wanted!r}: `acu runs list` shows them")
+    if len(ids) > 1:
+        raise AcuError(f"more than one run's id begins with {wanted!r}: {', '.join(ids)}, ...")
+    return ids[0]
+
+
+def _list(client: Client, args: argparse.Namespace) -> int:
+    wanted = {"limit": args.limit, "agent": args.agent, "status": args.status}
+    query = urlencode({name: value for name, value in wanted.items() if value is not None})
+    page = client.get(f"{RUNS_PATH}?{query}")
+    out(json.dumps(page, indent=2) if args.json else runview.listed(page).rstrip("\n"))
+    return exits.OK
+
+
+def _events(client: Client, path: str, args: argparse.Namespace) -> None:
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDE
+
+    def show(event: dict[str, Any]) -> None:
+        out(json.dumps(event) if args.json else runview.event_line(event, columns))
+
+    if args.follow:
+        with client.follow(f"{path}/events?stream=true&after={args.after}") as answer:
+            for event in answer.events():
+                show(event)
+        return
+    after = args.after
+    while True:
+        page = client.get(f"{path}/events?after={after}&limit={PAGE}")
+        try:
+            events, more = list(page["data"]), bool(page["has_more"])
+            after = events[-1]["sequence_number"] if events else after
+        except (LookupError, TypeError) as error:
+            raise UnknownAnswer(path) from error
+        for event in events:
+            show(event)
+        if not more:
+            return
+
+
+def _told(summary: dict[str, Any], args: argparse.Namespace) -> None:
+    try:
+        text = f"{printable(summary['id'])}: {printable(summary['status'])}"
+    except (LookupError, TypeError) as error:
+        raise UnknownAnswer(RUNS_PATH) from error
+    out(json.dumps(summary, indent=2) if args.json else text)

@@ -1,0 +1,120 @@
+"""Archive: the runs that are stored, and which of them are open. Records in the data plane's state store.
+
+    kind        name       value
+    tenant      <tenant>   empty; under the tenant HOUSE, which no key can have: who has ever stored a run
+    open_run    <run id>   empty: the run has begun, and its log has no end yet
+    run         <run id>   RunRecord, as it was at its beginning or at its end
+
+and for each run the log `run/<run id>` (journal.py), which is the truth: a record is what a list shows.
+
+Order: the tenant and the open run are durable before the log's first event, and the open run is removed after its last one. So
+whatever a crash leaves, a run with a log is found by `open_runs` until its log has an end, and one that is listed as open
+without a log had not begun for anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from agentflow.agents import journal, record
+from agentflow.agents.record import Event, RunEnd
+from agentflow.events import Usage
+from agentflow.library.planeerrors import translated
+from dataplane import StateStore
+
+HOUSE: Final = "/agents"
+_PAGE = 1000
+
+
+class RunRecord(Struct, frozen=True, kw_only=True):
+    """What a list shows of a run. Times are milliseconds since 1970, UTC. `end` None: it goes on."""
+
+    id: str
+    agent: str
+    model: str
+    created_ms: int
+    ended_ms: int | None = None
+    end: RunEnd | None = None
+    why: str | None = None
+    steps: int = 0
+    calls: int = 0
+    usage: Usage = Usage()
+
+
+class Archive:
+    """All methods raise Refused (the data plane's troubles) and DataDamaged. What they have done is durable."""
+
+    def __init__(self, state: StateStore) -> None:
+        self.state = state
+        self._known: set[str] = set()
+
+    async def open(self, tenant: str, run: RunRecord) -> journal.StoredJournal:
+        """Note that a run begins, and return where its events are kept."""
+        with translated():
+            noting = [self.state.put(tenant, "open_run", run.id, b""), self._put(tenant, run)]
+            if tenant not in self._known:
+                noting.append(self.state.put(HOUSE, "tenant", tenant, b""))
+            await asyncio.gather(*noting)  # one fsync for all
+        self._known.add(tenant)
+        return journal.StoredJournal(self.state, tenant, run.id)
+
+    async def close(self, tenant: str, run: RunRecord) -> None:
+        """Note that a run's log has its end."""
+        with translated():
+            await self._put(tenant, run)
+            await self.state.delete(tenant, "open_run", run.id)
+
+    async def open_runs(self) -> list[tuple[str, str]]:
+        """(tenant, run id) of all runs that had begun and were not closed."""
+        with translated():
+            tenants = await self._names(HOUSE, "tenant")
+            return [(tenant, name) for tenant in tenants for name in await self._names(tenant, "open_run")]
+
+    async def drop_open(self, tenant: str, run_id: str) -> None:
+        """Forget that a run is open, which has no log."""
+        with translated():
+            await self.state.delete(tenant, "open_run", run_id)
+            await self.state.delete(tenant, "run", run_id)
+
+    async def events(self, tenant: str, run_id: str, after: int = 0) -> list[tuple[int, Event]]:
+        """A run's events with numbers above `after`; none for a run that is not there."""
+        return await journal.stored(self.state, tenant, run_id, after)
+
+    async def events_page(self, tenant: str, run_id: str, after: int, limit: int) -> list[tuple[int, Event]]:
+        """At most `limit` (up to 1000) of a run's events with numbers above `after`. An empty page is the end."""
+        with translated():
+            page = await self.state.read(tenant, journal.stream_name(run_id), after=after, limit=limit)
+        return [(number, record.decode(each.payload)) for number, each in page]
+
+    async def page(self, tenant: str, after: str | None, limit: int) -> list[RunRecord]:
+        """A tenant's runs whose ids come after `after`, the newest first. An empty page is the end."""
+        with translated():
+            found = await self.state.scan(tenant, "run", after=after, limit=limit)
+        return [msgspec.json.decode(each.value, type=RunRecord) for _, each in found]
+
+    async def find(self, tenant: str, run_id: str) -> RunRecord | None:
+        """The record of a run."""
+        with translated():
+            found = await self.state.get(tenant, "run", run_id)
+        return None if found is None else msgspec.json.decode(found.value, type=RunRecord)
+
+    async def delete(self, tenant: str, run_id: str) -> bool:
+        """Remove a run that is closed; False if there is none."""
+        with translated():
+            dropped = await self.state.drop_stream(tenant, journal.stream_name(run_id))
+            return await self.state.delete(tenant, "run", run_id) or dropped
+
+    async def _put(self, tenant: str, run: RunRecord) -> int:
+        return await self.state.put(tenant, "run", run.id, msgspec.json.encode(run))
+
+    async def _names(self, tenant: str, kind: str) -> list[str]:
+        names: list[str] = []
+        after = None
+        while page := await self.state.scan(tenant, kind, after=after, limit=_PAGE):
+            names += [name for name, _ in page]
+            after = page[-1][0]
+        return names

@@ -1,0 +1,70 @@
+"""The agents' sections of the configuration. Frozen; acu/config alone reads a file or the environment."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from agentflow.config import SamplingConfig, Seconds
+from agentflow.router import Thresholds
+
+ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.*-]{1,128}$")]
+
+
+class AgentLimits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What one run of an agent may take. A run that reaches a limit ends as `incomplete`, and says which it was."""
+
+    steps: Annotated[int, Meta(description="Generations of a run.", ge=1, le=1000)] = 12
+    tokens: Annotated[int, Meta(description="Tokens that a run may generate, over all its steps.", ge=1)] = 8192
+    wall_s: Annotated[Seconds, Meta(description="Seconds that a run may take, tools and waiting included.")] = 600.0
+    tool_s: Annotated[
+        Seconds, Meta(description="Longest time in seconds of one tool call, whatever the tool itself allows.")
+    ] = 120.0
+    parallel_tools: Annotated[int, Meta(description="Tool calls of a run at a time; more wait.", ge=1, le=256)] = 8
+
+
+class AgentConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One agent. Clients reach it as the model `agent/KEY`."""
+
+    model: Annotated[str, Meta(description="Model that speaks: a key of `models`, or a name of one.", min_length=1)] = (
+        "large"
+    )
+    small_model: Annotated[
+        str | None,
+        Meta(
+            description="Model that fills in the arguments of a tool that is clearly wanted. null: `models.small` where there is "
+            "one, else the agent's model does that too.",
+            min_length=1,
+        ),
+    ] = None
+    routing: Annotated[
+        bool,
+        Meta(
+            description="Decide for each turn whether it needs a tool, and which, before any model reads it. false: the model "
+            "is told of all tools, and decides."
+        ),
+    ] = True
+    thresholds: Annotated[Thresholds, Meta(description="When the router is sure.")] = Thresholds()
+    instructions: Annotated[
+        str,
+        Meta(
+            description="What the agent is told before every conversation, in front of a client's own system message."
+        ),
+    ] = ""
+    tools: Annotated[
+        tuple[ToolName, ...],
+        Meta(description="Tools that it may use. A name that ends in `*` stands for all that begin so."),
+    ] = ()
+    tool_mode: Annotated[
+        Literal["overlap", "inject"],
+        Meta(
+            description="What happens when a call is whole. overlap: it starts, and the model goes on speaking; inject: it "
+            "starts, and the model is stopped until the result is there."
+        ),
+    ] = "overlap"
+    limits: AgentLimits = AgentLimits()
+    sampling: Annotated[
+        SamplingConfig,
+        Meta(description="What a request that leaves it open gets; what is unset here, the model's own."),
+    ] = SamplingConfig()

@@ -1,0 +1,71 @@
+"""Guide: the router of one agent, with the vectors that it needs. Decides within a bound of time, whatever the embedder does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from agentflow.errors import AgentFlowError
+from agentflow.router import Decision, Router, Thresholds, Turn
+from agentflow.routing.cards import ToolCard
+from agentflow.tools.tool import ToolSpec
+
+Embed = Callable[[str, Sequence[str]], Awaitable[Any]]
+"""Unit vectors of texts, for a tenant: float32 (texts, width)."""
+
+EMBED_S = 0.05  # for a turn's vector; without it words decide alone
+RETRY_S = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class Guided(NamedTuple):
+    """A decision, and the seconds that it took."""
+
+    decision: Decision
+    seconds: float
+
+
+class Guide:
+    """For one agent. `embed` None: words decide alone."""
+
+    def __init__(self, specs: Iterable[ToolSpec], thresholds: Thresholds, embed: Embed | None) -> None:
+        self._router = Router([ToolCard.of(spec) for spec in specs], thresholds)
+        self._embed = embed
+
+    async def warm(self) -> None:
+        """Embed the tools' descriptions and examples, once; tries until it can. Until then words decide."""
+        while self._embed is not None:
+            try:
+                vectors = await self._embed("default", self._router.texts())
+            except AgentFlowError as error:
+                _log.info("tools are not embedded yet", extra={"why": str(error)})
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._router = await asyncio.to_thread(self._router.with_vectors, vectors)
+                return
+
+    async def decide(self, turn: Turn, tenant: str) -> Guided:
+        """Where a turn goes. Never raises what the embedder does."""
+        began = time.monotonic()
+        vector, hindered = None, ""
+        text = self._router.to_embed(turn)
+        if text is not None and self._embed is not None:
+            try:
+                async with asyncio.timeout(EMBED_S):
+                    (vector,) = await self._embed(tenant, [text])
+            except (AgentFlowError, TimeoutError) as error:
+                hindered = "words alone decided: " + (str(error) or f"the embedder took over {1000 * EMBED_S:.0f} ms")
+        decision = self._router.decide(turn, vector)
+        if hindered:
+            decision = Decision(
+                route=decision.route,
+                tool=decision.tool,
+                score=decision.score,
+                runner_up=decision.runner_up,
+                reasons=(*decision.reasons, hindered),
+            )
+        return Guided(decision, time.monotonic() - began)

@@ -1,0 +1,255 @@
+"""AgentLoop: round and round the model and its tools, until the model calls none.
+
+One round is a step: the prompt goes to the engine through the scheduler, what the model says is logged and parsed while it
+comes, and each call starts in the moment in which its arguments are whole, beside those before it, while the model goes on
+speaking (`overlap`), or after the engine was stopped there (`inject`). When the model is done and every call has its result,
+the results become the next turns. While only tools are at work, the run holds no seat of the scheduler.
+
+The loop keeps nothing of its own: where it stands is in the run's progress, so that one that is made for a log of yesterday goes
+on where that log ends. Text that was logged is kept, the engine goes on behind it. A call that was started and has no result
+is made again if its tool is idempotent; if not, the model is told that nobody knows what became of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from contextlib import aclosing
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from agentflow.agents.config import AgentConfig
+from agentflow.agents.live import LiveRun
+from agentflow.agents.planner import Planner
+from agentflow.agents.progress import Call, Heard, Progress
+from agentflow.agents.record import Began, CallEnded, Ended, Resumed, RunEnd, Said, StepEnded
+from agentflow.agents.toolwork import ToolWork
+from agentflow.errors import AgentFlowError, Draining, EngineFailure, InvalidRequest, SequenceFailed
+from agentflow.events import ToolCallClosed
+from agentflow.messages import Caller, Sampling
+from agentflow.parsing.formats import FORMATS
+from agentflow.speaker import Utterance
+
+ENGINES = 2  # that may fail in one step before the run does
+LONGEST_CHARACTER = 8  # tokens of one character, at most: a byte each, and some to spare
+
+_log = logging.getLogger(__name__)
+_UNKNOWN = (
+    "The outcome of this call is unknown: it was under way when the server stopped. It may have been done, and is not "
+    "repeated."
+)
+
+
+class Terms(NamedTuple):
+    """What a run goes by besides its log. Times in seconds."""
+
+    agent: AgentConfig
+    caller: Caller
+    deadline_s: float
+    priority: int = 0
+
+
+class AgentLoop:
+    """One run at work. `run` it once. Without `tools` its calls are the caller's to make, and the run ends with them."""
+
+    def __init__(self, live: LiveRun, planner: Planner, tools: ToolWork | None, terms: Terms) -> None:
+        self._live = live
+        self._planner = planner
+        self._tools = tools
+        self._terms = terms
+        self._time = asyncio.timeout(None)
+
+    @property
+    def _progress(self) -> Progress:
+        return self._live.progress
+
+    @property
+    def _began(self) -> Began:
+        began = self._live.progress.began
+        assert began is not None, "a run's log begins with Began"
+        return began
+
+    async def run(self) -> None:
+        """Until the run has ended, which its log then says.
+
+        Raises CancelledError, Draining where a stored run is to go on elsewhere, and what the journal raises: the log is then
+        as it was, and another loop can go on with it.
+        """
+        limits = self._terms.agent.limits
+        try:
+            async with asyncio.timeout(limits.wall_s) as self._time:
+                while not self._live.over:
+                    await self._round()
+        except TimeoutError:
+            await self._end("incomplete", "wall_time", f"The run took longer than {limits.wall_s:g} s.")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run ends with it
+            await self._fail(_first(error))
+
+    async def _round(self) -> None:
+        """One step, or what is left of it, and what follows from it."""
+        progress = self._progress
+        async with asyncio.TaskGroup() as calls:
+            for call in progress.waiting:  # of a run that is taken up again
+                if call.closed and self._tools is not None:
+                    calls.create_task(self._call(call, self._tools))
+            if progress.step < 0:
+                await self._live.tell(await self._planner.first(progress, self._live.tenant))
+            await self._speak(calls)
+        await self._go_on()
+
+    async def _speak(self, calls: asyncio.TaskGroup) -> None:
+        """Let the model speak until it is done; its calls start meanwhile. An engine that fails is replaced, and goes on."""
+        failures = 0
+        while self._progress.speaking:
+            await self._unpaused()
+            if self._progress.said:
+                if self._sampling().structured is not None:
+                    raise SequenceFailed(
+                        "The engine was lost in the middle of an answer that must have a form, and no other can go on there."
+                    )
+                await self._live.tell(Resumed(kept=self._whole()))
+            try:
+                await self._listen(calls)
+            except EngineFailure as error:
+                failures += 1
+                if failures > ENGINES:
+                    raise
+                _log.warning("an engine failed under a run", extra={"run": self._live.id, "why": str(error)})
+
+    async def _unpaused(self) -> None:
+        """Wait while the run is paused. That time is not the run's."""
+        if not self._progress.paused:
+            return
+        loop, ends_at = asyncio.get_running_loop(), self._time.when()
+        began = loop.time()
+        self._time.reschedule(None)
+        await self._live.unpaused()
+        self._time.reschedule(None if ends_at is None else ends_at + loop.time() - began)
+
+    async def _listen(self, calls: asyncio.TaskGroup) -> None:
+        """Log and parse what the engine says, until it is done or the run is paused.
+
+        What is held to a form is logged when it is whole: no engine could go on in the middle of a grammar, and nobody waits
+        for the beginning of a call.
+        """
+        utterance = self._utterance()
+        held: list[Said] | None = [] if self._planner.form_sampling(self._progress) is not None else None
+        reason = "stop"
+        async with aclosing(self._planner.speaker(self._progress).speak(utterance)) as deltas:
+            async for delta in deltas:
+                if delta.token_ids or delta.text:
+                    said = Said(ids=list(delta.token_ids), text=delta.text)
+                    if held is None:
+                        self._start(await self._live.tell(said), calls)
+                    else:
+                        held.append(said)
+                reason = delta.finish_reason or reason
+                if self._progress.paused and delta.finish_reason is None:
+                    return
+        self._start(await self._live.tell(*(held or ()), _measured(utterance, reason)), calls)
+
+    def _whole(self) -> int:
+        """How many of the step's tokens are whole characters: a part of one has no text yet, and nobody has seen it."""
+        said, kept = self._progress.said, len(self._progress.said)
+        decode = self._planner.speaker(self._progress).decode
+        while kept and kept > len(said) - LONGEST_CHARACTER and decode(said[:kept]).endswith("\ufffd"):
+            kept -= 1
+        return kept
+
+    def _start(self, heard: Iterable[Heard], calls: asyncio.TaskGroup) -> None:
+        """Make the calls that have become whole."""
+        for each in heard:
+            if isinstance(each, ToolCallClosed) and self._tools is not None:
+                calls.create_task(self._call(self._progress.calls[each.index], self._tools))
+
+    async def _call(self, call: Call, tools: ToolWork) -> None:
+        if call.attempt and not call.idempotent:
+            await self._live.tell(CallEnded(call_id=call.id, text=_UNKNOWN, is_error=True))
+        else:
+            await tools.call(self._live, call)
+
+    async def _go_on(self) -> None:
+        """After a step: the end, or the prompt of the next."""
+        progress, limits = self._progress, self._terms.agent.limits
+        if self._tools is None or (not progress.calls and not progress.added):
+            cut = progress.finish_reason == "length"
+            await self._end("incomplete" if cut else "completed", "max_tokens" if cut else "stop")
+        elif progress.step + 1 >= limits.steps:
+            await self._end("incomplete", "max_steps", f"The run took all of its {limits.steps} steps.")
+        elif progress.usage.completion_tokens >= limits.tokens:
+            await self._end("incomplete", "max_tokens", f"The run took all of its {limits.tokens} tokens.")
+        else:
+            await self._live.tell(await self._planner.next(progress))
+
+    def _utterance(self) -> Utterance:
+        progress = self._progress
+        left = self._terms.agent.limits.tokens - progress.usage.completion_tokens - len(progress.said)
+        wanted = self._began.sampling.max_tokens
+        return Utterance(
+            id=f"{self._live.id}-{progress.step}",
+            request_id=self._live.id,
+            prompt=[*progress.prompt, *progress.said],
+            sampling=self._sampling(),
+            most_tokens=max(1, left if wanted is None else min(left, wanted)),
+            caller=self._terms.caller,
+            deadline_s=self._terms.deadline_s,
+            priority=self._terms.priority,
+        )
+
+    def _sampling(self) -> Sampling:
+        """Markers of calls are shown where they are special tokens. With `inject` the engine stops behind each call, where the
+        format has an end for it.
+        """
+        filling = self._planner.form_sampling(self._progress)
+        if filling is not None:
+            return filling
+        sampling = self._began.sampling
+        form = FORMATS.get(self._began.tool_format)  # type: ignore[call-overload]  # a log may name one that is gone
+        if form is None or not self._began.tools:
+            return sampling
+        if form.special:
+            sampling = replace(sampling, skip_special_tokens=False)
+        if self._terms.agent.tool_mode == "inject" and form.closer is not None:
+            sampling = replace(sampling, stop=(*sampling.stop, form.closer), include_stop_str_in_output=True)
+        return sampling
+
+    async def _fail(self, error: Exception) -> None:
+        if isinstance(error, Draining) and self._live.archive is not None:
+            raise error
+        self._live.failure = error if isinstance(error, AgentFlowError) else None
+        if isinstance(error, InvalidRequest):
+            await self._end("failed", error.code or "invalid_request", str(error))
+        elif isinstance(error, AgentFlowError):
+            await self._end("failed", type(error).__name__, str(error))
+        else:
+            _log.error("a run failed", extra={"run": self._live.id}, exc_info=error)
+            await self._end("failed", "internal_error", "The server failed to serve this run. The log has the details.")
+
+    async def _end(self, end: RunEnd, why: str, error: str | None = None) -> None:
+        await self._live.tell(Ended(end=end, why=why, error=error))
+
+
+def _first(error: Exception) -> Exception:
+    """The first error of a group, which a TaskGroup makes of even one."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _measured(utterance: Utterance, reason: str) -> StepEnded:
+    """What the generation came to, in tokens and seconds."""
+    run = utterance.run
+    assert run is not None
+    admitted = run.admitted_at or run.arrived_at
+    first = run.first_token_at or admitted
+    return StepEnded(
+        reason=reason,
+        prompt_tokens=len(run.prompt_token_ids),
+        cached_tokens=run.cached_tokens,
+        completion_tokens=run.completion_tokens,
+        queue_s=admitted - run.arrived_at,
+        ttft_s=first - run.arrived_at,
+        decode_s=(run.last_token_at or first) - first,
+    )

@@ -1,0 +1,203 @@
+"""Overview: a tenant's runs, those that go on and those that are stored, as one list; and a hand on those that go on.
+
+A run that is going on is told of from memory, one that is over from the archive. One that is neither is unknown, be it that it
+never was, was not stored, or is another tenant's: which of these cannot be told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncGenerator, Iterable
+from typing import Literal
+
+from msgspec import Struct
+
+from agentflow.agents.account import RunAccount, RunSummary, Status, account, summary
+from agentflow.agents.archive import Archive, RunRecord
+from agentflow.agents.live import LiveRun
+from agentflow.agents.record import Added, Event, Paused, Unpaused
+from agentflow.agents.refusals import RunConflict
+from agentflow.agents.runs import Runs
+from agentflow.library.refusals import NotStored
+from agentflow.messages import Message
+
+PAGE = 200
+ACCOUNTED_INLINE = 500  # events, of which an account takes about 2 ms
+_ID = re.compile(r"[!-~]{1,128}")
+
+Steer = Literal["cancel", "pause", "resume", "step"]
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """Which runs a list is of: at most `limit` that come after the id `after`, of this agent and status (None: of any)."""
+
+    limit: int
+    after: str | None = None
+    agent: str | None = None
+    status: Status | None = None
+
+    def fits(self, run: RunSummary) -> bool:
+        """Whether it is one of them."""
+        return self.agent in (None, run.agent) and self.status in (None, run.status)
+
+
+class Overview:
+    """All methods raise NotStored for a run that is unknown, Refused where the data plane cannot say, and DataDamaged."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+
+    async def page(self, tenant: str, wanted: Wanted) -> tuple[list[RunSummary], bool]:
+        """Runs, the newest first, and whether there are more."""
+        archive = await self._archive()
+        after = wanted.after or ""
+        going = [self._runs.live(tenant, run_id) for run_id in self._runs.ids(tenant)]
+        unstored = [summary(live.progress) for live in going if live is not None and live.archive is None]
+        found: list[RunSummary] = []
+        while True:
+            records = [] if archive is None else await archive.page(tenant, after or None, PAGE)
+            batch = [self._summary(tenant, record) for record in records]
+            batch += [run for run in unstored if after < run.id and (not records or run.id <= records[-1].id)]
+            found += sorted(filter(wanted.fits, batch), key=lambda run: run.id)  # ids of later runs sort first
+            if not records or len(found) > wanted.limit:
+                return found[: wanted.limit], len(found) > wanted.limit
+            after = records[-1].id
+
+    async def account(self, tenant: str, run_id: str) -> RunAccount:
+        """Everything about a run."""
+        live, now = self._live(tenant, run_id), time.time()
+        events: Iterable[tuple[int, Event]]
+        if live is not None:
+            told = live.told()
+            events, count = enumerate(told, 1), len(told)
+        else:
+            archive = await self._archive()
+            events = stored = [] if archive is None else await archive.events(tenant, run_id)
+            count = len(stored)
+        if count <= ACCOUNTED_INLINE:
+            found = account(run_id, events, now, going=live is not None)
+        else:
+            found = await asyncio.to_thread(account, run_id, events, now, going=live is not None)
+        if found is None:
+            raise _unknown(run_id)
+        return found
+
+    async def events(self, tenant: str, run_id: str, after: int, limit: int) -> list[tuple[int, Event]]:
+        """At most `limit` (up to 1000) of a run's events with numbers above `after`."""
+        live = self._live(tenant, run_id)
+        if live is not None:
+            return list(enumerate(live.told(after, limit), after + 1))
+        archive = await self._archive()
+        found = [] if archive is None else await archive.events_page(tenant, run_id, after, limit)
+        if not found:
+            await self._stored(tenant, run_id)
+        return found
+
+    async def follow(self, tenant: str, run_id: str, after: int) -> AsyncGenerator[tuple[int, Event], None]:
+        """A run's events with numbers above `after`, as they come, until its end, or the end of what is stored.
+
+        Raises also what a run was left with, that does not go on here any more. Nothing is held for who reads slowly.
+        """
+        live = self._live(tenant, run_id)
+        if live is not None:
+            return live.follow(after)
+        await self._stored(tenant, run_id)
+        return self._replay(tenant, run_id, after)
+
+    async def steer(self, tenant: str, run_id: str, how: Steer) -> RunSummary:
+        """Cancel a run (and wait until it has ended), pause it, let it go on, or for one step; what is so already stays so.
+
+        Raises RunConflict.
+        """
+        live = self._live(tenant, run_id)
+        if live is None or live.over:
+            run = await self._stored(tenant, run_id) if live is None else summary(live.progress)
+            if how == "cancel" and run.status == "cancelled":
+                return run
+            raise _not_going(run)
+        if how == "cancel":
+            await self._runs.cancel(tenant, run_id)
+        elif how != "pause":
+            await self._tell(live, Unpaused(one_step=how == "step"))
+        elif not live.progress.paused:
+            await self._tell(live, Paused())
+        return summary(live.progress)
+
+    async def add(self, tenant: str, run_id: str, content: str) -> RunSummary:
+        """Give a run a message of the user's, which its model reads with the next step. Raises RunConflict."""
+        live = self._live(tenant, run_id)
+        if live is None:
+            raise _not_going(await self._stored(tenant, run_id))
+        await self._tell(live, Added(message=Message("user", content)))
+        return summary(live.progress)
+
+    async def delete(self, tenant: str, run_id: str) -> None:
+        """Remove a stored run that does not go on. Raises RunConflict."""
+        live = self._live(tenant, run_id)
+        if live is not None and not live.over:
+            raise RunConflict(f"The run {run_id} goes on. Cancel it first.", code="run_goes_on")
+        await self._runs.settled(tenant, run_id)
+        archive = await self._archive()
+        if archive is None or not await archive.delete(tenant, run_id):
+            raise _unknown(run_id)
+        await archive.drop_open(tenant, run_id)
+
+    async def _archive(self) -> Archive | None:
+        return await self._runs.archive() if self._runs.stores else None
+
+    def _live(self, tenant: str, run_id: str) -> LiveRun | None:
+        if not _ID.fullmatch(run_id):
+            raise _unknown(run_id)
+        return self._runs.live(tenant, run_id)
+
+    def _summary(self, tenant: str, record: RunRecord) -> RunSummary:
+        live = self._runs.live(tenant, record.id)
+        return stored_summary(record) if live is None else summary(live.progress)
+
+    async def _stored(self, tenant: str, run_id: str) -> RunSummary:
+        archive = await self._archive()
+        found = None if archive is None else await archive.find(tenant, run_id)
+        if found is None:
+            raise _unknown(run_id)
+        return stored_summary(found)
+
+    async def _replay(self, tenant: str, run_id: str, after: int) -> AsyncGenerator[tuple[int, Event], None]:
+        while page := await self.events(tenant, run_id, after, PAGE):
+            for number, event in page:
+                yield number, event
+            after = page[-1][0]
+
+    async def _tell(self, live: LiveRun, event: Paused | Unpaused | Added) -> None:
+        if not await self._runs.tell(live.tenant, live.id, event):
+            raise _not_going(summary(live.progress))
+
+
+def stored_summary(record: RunRecord) -> RunSummary:
+    """The summary of a run that does not go on in this process."""
+    return RunSummary(
+        id=record.id,
+        agent=record.agent,
+        model=record.model,
+        status=record.end or "open",
+        why=record.why,
+        created_at=record.created_ms / 1000,
+        ended_at=None if record.ended_ms is None else record.ended_ms / 1000,
+        steps=record.steps,
+        calls=record.calls,
+        usage=record.usage,
+    )
+
+
+def _unknown(run_id: str) -> NotStored:
+    return NotStored(f"There is no run {run_id[:64]!r}, or it is not kept any more.", param="run_id")
+
+
+def _not_going(run: RunSummary) -> RunConflict:
+    if run.status == "open":
+        return RunConflict(
+            f"The run {run.id} is stored, and does not go on now. It is taken up when the daemon starts.",
+            code="run_open",
+        )
+    return RunConflict(f"The run {run.id} is over: {run.status}. Begin another.", code="run_over")

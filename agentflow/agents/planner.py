@@ -1,0 +1,122 @@
+"""Planner: what the next step of a run is: who speaks, what it reads, and whether it speaks freely or fills in a form.
+
+    answer      the large model, told of no tools
+    extract     the small model fills in one tool's form, and the call is made
+    reason      the large model, told of all tools
+    aggregate   after an extraction: the large model reads the result, told of no tools
+
+Steps after a free one follow from what the model did, and are not routed. An extraction whose call failed is followed by
+`reason`: the large model may do better. Without a guide every step is a free one of the large model, which knows all tools.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from agentflow.agents import form
+from agentflow.agents.guide import Guide
+from agentflow.agents.progress import Progress
+from agentflow.agents.record import Began, Routed, StepBegan
+from agentflow.messages import Message, Sampling, Tool
+from agentflow.router import Turn
+from agentflow.speaker import Speaker
+
+
+class Cast(NamedTuple):
+    """The models of a run; the same one may have both parts."""
+
+    large: Speaker
+    small: Speaker
+
+    def named(self, name: str) -> Speaker:
+        """The model of that name; the large one where there is none (any more)."""
+        return self.small if name == self.small.name else self.large
+
+
+class Planner:
+    """For one run. `guide`: the agent's router; None where it is off."""
+
+    def __init__(self, cast: Cast, guide: Guide | None = None) -> None:
+        self.cast = cast
+        self._guide = guide
+
+    async def first(self, progress: Progress, tenant: str) -> StepBegan:
+        """The step that answers the conversation."""
+        began = _began(progress)
+        free = StepBegan(step=0, model=self.cast.large.name, forced=began.forced)
+        if self._guide is None or began.forced is not None or not began.tools:
+            return free
+        turn = Turn(text=_last_said(began.messages), previous_tool=_previous_tool(began.messages))
+        decision, seconds = await self._guide.decide(turn, tenant)
+        routed = Routed(
+            route=decision.route,
+            tool=decision.tool,
+            score=decision.score,
+            runner_up=decision.runner_up,
+            reasons=decision.reasons,
+            seconds=seconds,
+        )
+        tool = next((tool for tool in began.tools if tool.name == decision.tool), None)
+        if decision.route == "extract" and tool is not None:
+            prompt = await self.cast.small.opening(form.messages(began.messages, tool), ())
+            return StepBegan(step=0, model=self.cast.small.name, prompt=prompt, forced=tool.name, routed=routed)
+        if decision.route == "answer":
+            return replace(free, prompt=await self.cast.large.opening(began.messages, ()), routed=routed)
+        return replace(free, routed=routed)
+
+    async def next(self, progress: Progress) -> StepBegan:
+        """The step that follows one whose calls have all their results."""
+        began, large = _began(progress), self.cast.large
+        step = StepBegan(step=progress.step + 1, model=large.name)
+        said, new = progress.said_turn(), progress.new_turns()
+        history = [*progress.history, said]
+        if progress.routed is None or progress.routed.route != "extract":
+            return await self._grown(progress, step, history, new)
+        if any(call.ended is not None and call.ended.is_error for call in progress.calls):
+            routed = Routed(route="reason", reasons=("the call of the extraction failed",))
+            prompt = await large.opening(began.messages, began.tools)
+            return replace(step, prompt=prompt, routed=routed)
+        routed = Routed(route="aggregate", reasons=("the result of the extraction is there",))
+        return replace(step, prompt=await large.opening([*history, *new], ()), routed=routed)
+
+    async def _grown(
+        self, progress: Progress, step: StepBegan, history: list[Message], new: list[Message]
+    ) -> StepBegan:
+        """The prompt with what was said and the new turns behind it."""
+        offered = _began(progress).tools
+        prompt = await self.cast.large.next(progress.prompt, progress.said, history, new, offered)
+        before = [*progress.prompt, *progress.said]
+        if prompt[: len(before)] == before:
+            return replace(step, added=prompt[len(before) :])
+        return replace(step, prompt=prompt)
+
+    def speaker(self, progress: Progress) -> Speaker:
+        """Who speaks in this step."""
+        return self.cast.named(progress.model)
+
+    def form_sampling(self, progress: Progress) -> Sampling | None:
+        """How the form of an extraction is filled in; None in any other step."""
+        if progress.routed is None or progress.routed.route != "extract":
+            return None
+        tool = next(tool for tool in _began(progress).tools if tool.name == progress.forced)
+        return form.sampling(Tool(tool.name, tool.description, tool.parameters))
+
+
+def _began(progress: Progress) -> Began:
+    assert progress.began is not None, "a run's log begins with Began"
+    return progress.began
+
+
+def _last_said(messages: tuple[Message, ...]) -> str:
+    return next((message.content or "" for message in reversed(messages) if message.role == "user"), "")
+
+
+def _previous_tool(messages: tuple[Message, ...]) -> str | None:
+    """The one tool that was called for the user's turn before the last."""
+    turns = [number for number, message in enumerate(messages) if message.role == "user"]
+    if len(turns) < 2:
+        return None
+    called = [call.name for message in messages[turns[-2] : turns[-1]] for call in message.tool_calls]
+    return called[0] if len(called) == 1 else None

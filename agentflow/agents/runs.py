@@ -1,0 +1,420 @@
+"""Runs: the agents, and their runs that are going on. Begins them, finds them, ends them.
+
+A run is a task of its own in the service's TaskGroup. Who follows it (a stream, a poll) may come and go; a run that nobody
+stores ends with the one stream that it was begun for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import logging
+import math
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from agentflow.agents.archive import Archive, RunRecord
+from agentflow.agents.config import AgentConfig, AgentLimits
+from agentflow.agents.guide import Embed, Guide
+from agentflow.agents.journal import MemoryJournal, StoredJournal
+from agentflow.agents.live import LiveRun
+from agentflow.agents.loop import AgentLoop, Terms
+from agentflow.agents.planner import Cast, Planner
+from agentflow.agents.record import ANY_TOOL, Added, Began, Ended, Paused, Unpaused
+from agentflow.agents.stream import AgentStream
+from agentflow.agents.toolwork import ToolWork
+from agentflow.errors import AgentFlowError, Draining, InvalidRequest, UnknownModel
+from agentflow.library.refusals import DataDamaged, DataUnavailable
+from agentflow.messages import Caller, ChatRequest, Message, Structured
+from agentflow.plan import tool_use
+from agentflow.speaker import Speaker
+from agentflow.tools.toolbox import Toolbox
+from dataplane import StateStore
+
+_log = logging.getLogger(__name__)
+_LAST_MS = (1 << 48) - 1  # of time as run ids have it
+_ONE_ANSWER = AgentConfig(limits=AgentLimits(steps=1, tokens=1 << 31, wall_s=86_400.0))
+"""How a plain model goes about an answer."""
+PREFIX = "agent/"
+"""What a model's name begins with that is an agent's."""
+
+
+class Agency(NamedTuple):
+    """The agents of a configuration by their names, everything that they may call, and where runs are stored (None: nowhere).
+
+    `state` opens the data plane if it is not; it raises Refused.
+    """
+
+    agents: Mapping[str, AgentConfig]
+    toolbox: Toolbox
+    state: Callable[[], Awaitable[StateStore]] | None = None
+
+
+class Asked(NamedTuple):
+    """What a run is begun with besides the conversation. As in Began; `instructions` stand behind the agent's own."""
+
+    run_id: str
+    instructions: str = ""
+    max_calls: int | None = None
+
+
+class Going(NamedTuple):
+    """A run that goes on, and the task in which it does."""
+
+    live: LiveRun
+    task: asyncio.Task[None]
+
+
+class Runs:
+    """Lives on the event loop. `speaker` gives a model by its name, once it is loaded, until a moment of time.monotonic().
+
+    `check` raises InvalidRequest for a form that no answer can be made to have; `embed`: see guide.Guide.
+    """
+
+    def __init__(
+        self,
+        agency: Agency,
+        speaker: Callable[[str, float], Awaitable[Speaker]],
+        deadline_s: float,
+        check: Callable[[Structured | None], Awaitable[None]],
+        embed: Embed | None = None,
+    ) -> None:
+        self._agency = agency
+        self._speaker = speaker
+        self._check = check
+        self._deadline_s = deadline_s
+        self._tasks: asyncio.TaskGroup | None = None
+        self._archive: Archive | None = None
+        self._opening = asyncio.Lock()
+        self._going: dict[tuple[str, str], Going] = {}  # by tenant and id
+        self._stopping: Draining | None = None
+        self._guides = {
+            name: Guide(agency.toolbox.specs(agent.tools), agent.thresholds, embed)
+            for name, agent in agency.agents.items()
+            if agent.routing and agent.tools
+        }
+        self._warming: list[asyncio.Task[None]] = []
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Runs may begin, in `tasks`."""
+        self._tasks = tasks
+        self._warming = [tasks.create_task(guide.warm()) for guide in self._guides.values()]
+
+    @property
+    def going(self) -> int:
+        """How many runs are going on."""
+        return len(self._going)
+
+    async def chat(self, request: ChatRequest) -> AgentStream:
+        """An agent's answer to a conversation. Returns once the run is under way. Raises InvalidRequest, Refused."""
+        going = await self.begin(request, Asked(new_run_id()))
+        return AgentStream(going.live, going.task)
+
+    async def begin(self, request: ChatRequest, asked: Asked) -> Going:
+        """A run of an agent, or of a plain model: one answer. Returns once it is under way. Raises InvalidRequest, Refused."""
+        if request.model.startswith(PREFIX):
+            return await self._begin(request, asked)
+        return await self._begin_answer(request, asked)
+
+    async def resume(self) -> int:
+        """Take up every stored run that is open, and return how many there were. Raises Refused, DataDamaged.
+
+        One whose agent is gone from the configuration, or whose model does not come up, ends as failed.
+        """
+        archive = await self.archive()
+        found = 0
+        for tenant, run_id in await archive.open_runs():
+            if (tenant, run_id) in self._going:
+                continue
+            try:
+                found += await self._take_up(archive, tenant, run_id)
+            except DataDamaged as error:  # it stays as it is, for whoever restores a backup
+                _log.error("a run cannot be taken up", extra={"run": run_id, "why": str(error)})
+        return found
+
+    def ids(self, tenant: str) -> tuple[str, ...]:
+        """The ids of a tenant's runs that are going on, oldest first."""
+        return tuple(run_id for owner, run_id in self._going if owner == tenant)
+
+    def live(self, tenant: str, run_id: str) -> LiveRun | None:
+        """A run that is going on, or None."""
+        going = self._going.get((tenant, run_id))
+        return None if going is None else going.live
+
+    async def cancel(self, tenant: str, run_id: str) -> bool:
+        """End a run that is going on, and wait until it has; False if there is none."""
+        going = self._going.get((tenant, run_id))
+        if going is None:
+            return False
+        if not going.live.over:  # else its end is being noted
+            going.task.cancel()
+        await asyncio.wait([going.task])
+        return True
+
+    async def settled(self, tenant: str, run_id: str) -> None:
+        """Wait until a run that is over is noted as such."""
+        going = self._going.get((tenant, run_id))
+        if going is not None:
+            await asyncio.wait([going.task])
+
+    @property
+    def stores(self) -> bool:
+        """Whether runs are stored anywhere."""
+        return self._agency.state is not None
+
+    async def tell(self, tenant: str, run_id: str, event: Paused | Unpaused | Added) -> bool:
+        """Pause a run, let it go on, or give it a message; False if none of that name goes on."""
+        going = self._going.get((tenant, run_id))
+        if going is None:
+            return False
+        await going.live.tell(event)
+        return not going.live.over
+
+    # Beginning
+
+    async def _begin(self, request: ChatRequest, asked: Asked) -> Going:
+        name = request.model.removeprefix(PREFIX)
+        agent = self._agent(name)
+        _check_agents(request)
+        deadline_s = self._deadline_s if request.deadline_s is None else request.deadline_s
+        speaker = await self._speaker(agent.model, time.monotonic() + deadline_s)
+        tools = self._agency.toolbox.offered(agent.tools)
+        instructions = "\n\n".join(filter(None, (agent.instructions, asked.instructions)))
+        messages = instructed(request.messages, instructions)
+        began = Began(
+            agent=name,
+            model=speaker.name,
+            messages=messages,
+            tools=tools,
+            tool_format=speaker.tool_format,
+            sampling=request.sampling,
+            prompt=await speaker.opening(messages, tools),
+            key=request.caller.name,
+            instructions=instructions,
+            max_calls=asked.max_calls,
+        )
+        live = await self._opened(began, asked.run_id, request.caller.tenant, stored=request.store)
+        terms = Terms(agent, request.caller, deadline_s, request.priority)
+        return await self._set_going(live, await self._planner(speaker, name, agent), terms)
+
+    async def _begin_answer(self, request: ChatRequest, asked: Asked) -> Going:
+        """As `_begin`, of a plain model."""
+        deadline_s = self._deadline_s if request.deadline_s is None else request.deadline_s
+        speaker = await self._speaker(request.model, time.monotonic() + deadline_s)
+        choice = request.tool_choice
+        tools = request.tools if choice.mode != "none" else ()
+        sampling, _ = tool_use(request, tools, speaker.tool_format)
+        await self._check(sampling.structured)
+        messages = instructed(request.messages, asked.instructions)
+        began = Began(
+            agent="",
+            model=speaker.name,
+            messages=messages,
+            tools=tools,
+            # A form that the whole answer must have leaves no room for calls.
+            tool_format=speaker.tool_format if sampling.structured is None else "none",
+            sampling=sampling,
+            prompt=await speaker.opening(messages, tools),
+            key=request.caller.name,
+            instructions=asked.instructions,
+            forced={"named": choice.name, "required": ANY_TOOL}.get(choice.mode),
+        )
+        live = await self._opened(began, asked.run_id, request.caller.tenant, stored=request.store)
+        planner = Planner(Cast(speaker, speaker))
+        return await self._set_going(live, planner, Terms(_ONE_ANSWER, request.caller, deadline_s, request.priority))
+
+    async def _opened(self, began: Began, run_id: str, tenant: str, *, stored: bool) -> LiveRun:
+        """The run with its first event."""
+        if not stored or self._agency.state is None:
+            live = LiveRun(run_id, tenant, MemoryJournal())
+        else:
+            archive = await self.archive()
+            run = RunRecord(id=run_id, agent=began.agent, model=began.model, created_ms=int(time.time() * 1000))
+            live = LiveRun(run_id, tenant, await archive.open(tenant, run), archive=archive)
+        await live.tell(began)
+        return live
+
+    async def _planner(self, large: Speaker, name: str, agent: AgentConfig) -> Planner:
+        """Who speaks in an agent's runs, and when."""
+        small = large
+        if agent.routing and agent.small_model is not None:
+            small = await self._speaker(agent.small_model, time.monotonic() + self._deadline_s)
+        return Planner(Cast(large, small), self._guides.get(name))
+
+    async def _set_going(self, live: LiveRun, planner: Planner, terms: Terms) -> Going:
+        assert self._tasks is not None, "the service was not started"
+        assert live.progress.began is not None
+        work = self._work(live.progress.began, terms.agent)
+        begun = asyncio.Event()
+        task = self._tasks.create_task(self._drive(live, AgentLoop(live, planner, work, terms), begun))
+        going = self._going[live.tenant, live.id] = Going(live, task)
+        try:
+            await begun.wait()  # a task that is cancelled before it ran at all would not end its run
+        except asyncio.CancelledError:
+            await begun.wait()
+            task.cancel()
+            raise
+        return going
+
+    def _work(self, began: Began, agent: AgentConfig) -> ToolWork | None:
+        if not began.agent:
+            return None
+        limits, names = agent.limits, frozenset(tool.name for tool in began.tools)
+        return ToolWork(
+            self._agency.toolbox,
+            names,
+            parallel=limits.parallel_tools,
+            most_s=limits.tool_s,
+            most_calls=began.max_calls,
+        )
+
+    async def _drive(self, live: LiveRun, loop: AgentLoop, begun: asyncio.Event) -> None:
+        """The run's task. Cancelled, the run is cancelled."""
+        begun.set()
+        try:
+            await loop.run()
+        except asyncio.CancelledError:
+            if self._stopping is None or live.archive is None:
+                await live.tell(Ended(end="cancelled", why="cancelled"))
+            raise
+        except AgentFlowError as error:
+            # The daemon ends, or the log cannot be written: whoever starts next takes it up where the log ends.
+            _log.warning("a run is left as it is", extra={"run": live.id, "why": str(error)})
+            live.leave(error)
+        finally:
+            if self._stopping is not None:
+                live.leave(self._stopping)
+            try:
+                await _close(live)
+            finally:
+                self._going.pop((live.tenant, live.id), None)  # a list shows it as going on, or as it ended
+
+    async def _take_up(self, archive: Archive, tenant: str, run_id: str) -> bool:
+        """Go on with a stored run, or end it; False if it had never begun."""
+        events = await archive.events(tenant, run_id)
+        if not events:
+            await archive.drop_open(tenant, run_id)
+            return False
+        journal = StoredJournal(archive.state, tenant, run_id, last=events[-1][0])
+        live = LiveRun(run_id, tenant, journal, [event for _, event in events], archive=archive)
+        began = live.progress.began
+        if live.over or began is None:
+            await _close(live)
+            return False
+        agent = self._agency.agents.get(began.agent) if began.agent else _ONE_ANSWER
+        try:
+            if agent is None:
+                raise UnknownModel(f"The agent {began.agent!r} is not configured any more.")
+            speaker = await self._speaker(began.model, time.monotonic() + self._deadline_s)
+            planner = await self._planner(speaker, began.agent, agent)
+        except InvalidRequest as error:
+            await live.tell(Ended(end="failed", why="agent_gone", error=str(error)))
+            await _close(live)
+            return True
+        await self._set_going(live, planner, Terms(agent, Caller(tenant, began.key), self._deadline_s))
+        return True
+
+    async def archive(self) -> Archive:
+        """Where runs are stored. Raises Refused; DataUnavailable for good where nothing is stored."""
+        if self._agency.state is None:
+            raise DataUnavailable(
+                "This server was started without a data plane, and stores nothing.", retry_after_s=math.inf
+            )
+        async with self._opening:
+            if self._archive is None:
+                self._archive = Archive(await self._agency.state())
+            return self._archive
+
+    # The end
+
+    async def drain(self) -> None:
+        """Wait until no run goes on."""
+        while self._going:
+            await asyncio.wait([going.task for going in self._going.values()])
+
+    async def stop(self) -> None:
+        """End all runs here. Those that are stored stay open, and are taken up by whoever starts next."""
+        for task in self._warming:
+            task.cancel()
+        self._stopping = Draining("The daemon is shutting down.", retry_after_s=5.0)
+        tasks = [going.task for going in self._going.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _agent(self, name: str) -> AgentConfig:
+        agent = self._agency.agents.get(name)
+        if agent is None:
+            near = difflib.get_close_matches(name, self._agency.agents, n=1)
+            hint = f' Did you mean "{PREFIX}{near[0]}"?' if near else ""
+            known = ", ".join(f"{PREFIX}{each}" for each in sorted(self._agency.agents)) or "none"
+            raise UnknownModel(f"There is no agent {name[:64]!r}.{hint} Agents: {known}.")
+        return agent
+
+
+def new_run_id() -> str:
+    """An id that no other run has. Later ones sort first, so that a scan by names is a list with the newest on top."""
+    return f"run_{_LAST_MS - int(time.time() * 1000):012x}{secrets.token_hex(6)}"
+
+
+async def _close(live: LiveRun) -> None:
+    """Note the end of a stored run that has one."""
+    progress = live.progress
+    if live.archive is None or progress.ended is None or progress.began is None:
+        return
+    run = RunRecord(
+        id=live.id,
+        agent=progress.began.agent,
+        model=progress.began.model,
+        created_ms=progress.began.at,
+        ended_ms=progress.ended.at,
+        end=progress.ended.end,
+        why=progress.ended.why,
+        steps=progress.step + 1,
+        calls=progress.calls_made,
+        usage=progress.usage,
+    )
+    try:
+        await live.archive.close(live.tenant, run)
+    except AgentFlowError as error:
+        # It is still listed as open; the next start reads its end in its log.
+        _log.warning("a run's end is not noted", extra={"run": live.id, "why": str(error)})
+
+
+def _check_agents(request: ChatRequest) -> None:
+    """Refuse what an agent's run has no meaning for. Raises InvalidRequest."""
+    sampling = request.sampling
+    refused = {
+        "n": request.n > 1 and "An agent gives one answer.",
+        "tools": bool(request.tools) and "An agent has the tools of its configuration; leave yours out.",
+        "response_format": sampling.structured is not None and "An agent's answer is free text.",
+        "logprobs": sampling.logprobs is not None and "An agent's answer has no log probabilities.",
+    }
+    for param, why in refused.items():
+        if why:
+            raise InvalidRequest(why, param=param, code="unsupported_parameter")
+
+
+def instructed(messages: tuple[Message, ...], instructions: str) -> tuple[Message, ...]:
+    """The conversation with `instructions` in front of it, in one message with those that it begins with."""
+    if not instructions:
+        return messages
+    if messages[0].role in ("system", "developer"):
+        first = replace(messages[0], content=f"{instructions}\n\n{messages[0].content or ''}")
+        return (first, *messages[1:])
+    return (Message("system", instructions), *messages)
+
+
+def uninstructed(messages: tuple[Message, ...], instructions: str) -> tuple[Message, ...]:
+    """The conversation that `instructed` was given."""
+    if not instructions:
+        return messages
+    first = messages[0].content or ""
+    if first == instructions:
+        return messages[1:]
+    return (replace(messages[0], content=first.removeprefix(f"{instructions}\n\n")), *messages[1:])

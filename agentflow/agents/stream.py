@@ -1,0 +1,66 @@
+"""AgentStream: an agent's run as a chat sees it: the assistant's text, what its tools do, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+from agentflow.agents.live import LiveRun
+from agentflow.agents.progress import Progress
+from agentflow.agents.record import Ended, StepEnded
+from agentflow.errors import SequenceFailed
+from agentflow.events import ChoiceFinished, Event, TextDelta, ToolEnded, ToolStarted, Usage
+
+_BETWEEN_STEPS = "\n\n"
+
+
+class AgentStream:
+    """As RunStream: iterate it once, and close it whatever happens. Closing ends the run."""
+
+    def __init__(self, live: LiveRun, task: asyncio.Task[None]) -> None:
+        self._live = live
+        self._task = task
+        self._events = self._told()
+        self.queue_s: float | None = None
+        self.ttft_s: float | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """What was counted so far, over all steps."""
+        return self._live.progress.usage
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self._events
+
+    async def aclose(self) -> None:
+        """End the run, if it goes on. Idempotent. What is noted of a run that is over needs no client to wait for it."""
+        await self._events.aclose()
+        if not self._live.over:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _told(self) -> AsyncGenerator[Event, None]:
+        """What the log means to a chat. Calls are not the client's to make, so it hears of them only as activity."""
+        progress = Progress(self._live.id)
+        spoke, step = False, 0
+        async with aclosing(self._live.follow()) as events:
+            async for _, event in events:
+                for heard in progress.apply(event):
+                    if isinstance(heard, TextDelta):
+                        if spoke and progress.step > step:
+                            yield TextDelta(0, _BETWEEN_STEPS)
+                        spoke, step = True, progress.step
+                        yield heard
+                    elif isinstance(heard, ToolStarted | ToolEnded):
+                        yield heard
+                if isinstance(event, StepEnded) and self.queue_s is None:
+                    self.queue_s, self.ttft_s = event.queue_s, event.ttft_s
+                elif isinstance(event, Ended):
+                    yield self._finished(event)
+
+    def _finished(self, ended: Ended) -> ChoiceFinished:
+        """Raises what the run failed with."""
+        if ended.end in ("failed", "cancelled"):
+            raise self._live.failure or SequenceFailed(ended.error or "The run was cancelled.")
+        return ChoiceFinished(0, "stop" if ended.end == "completed" else "length")

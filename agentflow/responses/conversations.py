@@ -1,0 +1,167 @@
+"""Conversations: items that are added to, by their owner and by responses.
+
+A response's items come in when it is over, whoever noticed: its place is noted when it begins (`conversation_due`), and whoever
+next looks at the conversation writes the items, under names that follow from the response's log, and removes the note. So
+neither a crash nor a client that went away loses them, and nothing is there twice. One at a time does so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from agentflow.agents.archive import Archive
+from agentflow.library.ids import Ids
+from agentflow.library.paging import paged
+from agentflow.library.planeerrors import translated
+from agentflow.library.refusals import DataDamaged, NotStored
+from agentflow.library.values import Page, PageRequest
+from agentflow.responses.items import Item, kept
+from agentflow.responses.projection import Projection
+from agentflow.responses.records import ConversationRecord, ItemRecord
+from agentflow.responses.store import ResponseStore
+
+_ID = re.compile(r"conv_[0-9a-f]{28}")
+_KIND = "conversation"
+_ITEM = "conversation_item"
+_PAGE = 1000
+
+
+class Conversations:
+    """Lives on the event loop. All methods raise NotStored, Refused and DataDamaged. What they have done is durable."""
+
+    def __init__(self, archive: Callable[[], Awaitable[Archive]], responses: ResponseStore) -> None:
+        self._archive = archive
+        self._responses = responses
+        self._ids = Ids()
+        self._settling = asyncio.Lock()
+
+    async def create(self, tenant: str, metadata: dict[str, str], items: Sequence[Item]) -> ConversationRecord:
+        """A new conversation, with its first items."""
+        conversation_id, now = self._ids.new("conv_")
+        record = ConversationRecord(id=conversation_id, created_ms=now, metadata=metadata)
+        await self._write(tenant, conversation_id, items)
+        await self._put(tenant, record)
+        return record
+
+    async def retrieve(self, tenant: str, conversation_id: str) -> ConversationRecord:
+        """A conversation."""
+        found = None
+        if _ID.fullmatch(conversation_id):
+            with translated():
+                found = await (await self._archive()).state.get(tenant, _KIND, conversation_id)
+        if found is None:
+            raise NotStored(f"Conversation with id '{conversation_id[:64]}' not found.", param="conversation")
+        try:
+            return msgspec.json.decode(found.value, type=ConversationRecord)
+        except msgspec.DecodeError as error:
+            raise DataDamaged(f"the record of {conversation_id!r} cannot be read: restore it from a backup.") from error
+
+    async def update(self, tenant: str, conversation_id: str, metadata: dict[str, str]) -> ConversationRecord:
+        """Give a conversation other metadata."""
+        record = replace(await self.retrieve(tenant, conversation_id), metadata=metadata)
+        await self._put(tenant, record)
+        return record
+
+    async def delete(self, tenant: str, conversation_id: str) -> None:
+        """Remove a conversation with its items. Responses stay. The record goes last: what was cut short can be repeated."""
+        await self.retrieve(tenant, conversation_id)
+        for response_id in await self._responses.due(tenant, conversation_id):
+            await self._responses.drop_due(tenant, conversation_id, response_id)
+        async with self._settling:
+            names = [name for name, _ in await self._stored(tenant, conversation_id)]
+            with translated():
+                state = (await self._archive()).state
+                await asyncio.gather(*(state.delete(tenant, _ITEM, name) for name in names))
+                await state.delete(tenant, _KIND, conversation_id)
+
+    async def add(self, tenant: str, conversation_id: str, items: Sequence[Item]) -> None:
+        """Add items at the end."""
+        await self.retrieve(tenant, conversation_id)
+        await self.settle(tenant, conversation_id)
+        await self._write(tenant, conversation_id, items)
+
+    async def items(self, tenant: str, conversation_id: str, request: PageRequest) -> Page[Item]:
+        """A part of a conversation's items."""
+        return paged(await self.all_items(tenant, conversation_id), lambda item: item.id, request)
+
+    async def all_items(self, tenant: str, conversation_id: str) -> list[Item]:
+        """All of a conversation's items, oldest first."""
+        await self.retrieve(tenant, conversation_id)
+        await self.settle(tenant, conversation_id)
+        return [item for _, item in await self._stored(tenant, conversation_id)]
+
+    async def item(self, tenant: str, conversation_id: str, item_id: str) -> Item:
+        """One item of a conversation."""
+        for item in await self.all_items(tenant, conversation_id):
+            if item.id == item_id:
+                return item
+        raise _no_item(item_id)
+
+    async def delete_item(self, tenant: str, conversation_id: str, item_id: str) -> ConversationRecord:
+        """Remove an item; returns its conversation."""
+        record = await self.retrieve(tenant, conversation_id)
+        await self.settle(tenant, conversation_id)
+        names = [name for name, item in await self._stored(tenant, conversation_id) if item.id == item_id]
+        if not names:
+            raise _no_item(item_id)
+        with translated():
+            await (await self._archive()).state.delete(tenant, _ITEM, names[0])
+        return record
+
+    async def settle(self, tenant: str, conversation_id: str) -> None:
+        """Take in the items of the responses that are over."""
+        async with self._settling:
+            for response_id in await self._responses.due(tenant, conversation_id):
+                record = await self._responses.record(tenant, response_id)
+                if record is not None:
+                    projection = await self._responses.projection(tenant, record)
+                    if projection is None or not projection.over:
+                        continue
+                    await self._take_in(tenant, conversation_id, projection)
+                await self._responses.drop_due(tenant, conversation_id, response_id)
+
+    async def _take_in(self, tenant: str, conversation_id: str, projection: Projection) -> None:
+        ended = projection.progress.ended
+        assert ended is not None
+        if ended.end == "failed":
+            return
+        place = f"{ended.at:012x}{projection.record.id[-16:]}"
+        items = [*projection.record.input, *kept(projection.state().output)]
+        await self._put_items(tenant, [(f"{conversation_id}/{place}{n:04x}", item) for n, item in enumerate(items)])
+
+    async def _write(self, tenant: str, conversation_id: str, items: Sequence[Item]) -> None:
+        await self._put_items(tenant, [(f"{conversation_id}/{self._ids.new('')[0]}", item) for item in items])
+
+    async def _put_items(self, tenant: str, named: Sequence[tuple[str, Item]]) -> None:
+        state = (await self._archive()).state
+        with translated():
+            await asyncio.gather(
+                *(state.put(tenant, _ITEM, name, msgspec.json.encode(ItemRecord(item=item))) for name, item in named)
+            )
+
+    async def _put(self, tenant: str, record: ConversationRecord) -> None:
+        with translated():
+            await (await self._archive()).state.put(tenant, _KIND, record.id, msgspec.json.encode(record))
+
+    async def _stored(self, tenant: str, conversation_id: str) -> list[tuple[str, Item]]:
+        """The items by the names of their records, oldest first."""
+        found: list[tuple[str, Item]] = []
+        state, after = (await self._archive()).state, None
+        with translated():
+            while page := await state.scan(tenant, _ITEM, prefix=f"{conversation_id}/", after=after, limit=_PAGE):
+                for name, value in page:
+                    try:
+                        found.append((name, msgspec.json.decode(value.value, type=ItemRecord).item))
+                    except msgspec.DecodeError as error:
+                        raise DataDamaged(f"the item {name!r} cannot be read: restore it from a backup.") from error
+                after = page[-1][0]
+        return found
+
+
+def _no_item(item_id: str) -> NotStored:
+    return NotStored(f"Item with id '{item_id[:64]}' not found.", param="item_id")

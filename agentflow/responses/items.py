@@ -1,0 +1,56 @@
+"""Items: what goes into a response and comes out of it, free of any wire format. Frozen values, stored as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from msgspec import Struct
+
+ItemStatus = Literal["in_progress", "completed", "incomplete", "failed"]
+Speaking = Literal["system", "developer", "user", "assistant"]
+
+
+class MessageItem(Struct, frozen=True, kw_only=True, tag="message"):
+    """Somebody's turn, in one text or several parts."""
+
+    id: str
+    role: Speaking
+    texts: tuple[str, ...]
+    status: ItemStatus = "completed"
+
+
+class CallItem(Struct, frozen=True, kw_only=True, tag="call"):
+    """A call that the model makes and the caller carries out. `arguments` is JSON text."""
+
+    id: str
+    call_id: str
+    name: str
+    arguments: str
+    status: ItemStatus = "completed"
+
+
+class ResultItem(Struct, frozen=True, kw_only=True, tag="result"):
+    """What the caller got from a call."""
+
+    id: str
+    call_id: str
+    output: str
+
+
+class ToolItem(Struct, frozen=True, kw_only=True, tag="tool"):
+    """A call of a tool of an agent's. `output` is what its model read, None: nothing yet; `failed` if that is an error."""
+
+    id: str
+    name: str
+    arguments: str
+    output: str | None = None
+    status: ItemStatus = "completed"
+
+
+Item = MessageItem | CallItem | ResultItem | ToolItem
+
+
+def kept(items: Iterable[Item]) -> tuple[Item, ...]:
+    """Those of a response's items that are worth going on from: none that was cut off before it said anything."""
+    return tuple(item for item in items if not isinstance(item, CallItem) or item.status == "completed")

@@ -1,0 +1,264 @@
+"""Projection: a run's log as the events of a response. Pure: run events in, response events out.
+
+Everything follows from the record and the log, ids and numbers included, so that a stream that is read again says the same
+under the same numbers, whether the run goes on, is over, or was taken up by another daemon.
+
+    Began                   created, in_progress
+    text                    a message item with one part; it ends with the step, or where a call begins
+    a call's opening        a function_call item, or (the server makes it) a tool's item
+    its arguments           deltas, and the whole
+    ToolStarted, ToolEnded  the stages of a tool's item, which then is done
+    Ended                   what is open ends as incomplete; then completed, incomplete or failed
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from msgspec.structs import replace
+
+from agentflow.agents.progress import Heard, Progress
+from agentflow.agents.record import Began, Ended, Event, StepEnded
+from agentflow.events import TextDelta, ToolCallArguments, ToolCallClosed, ToolCallOpened, ToolEnded, ToolStarted
+from agentflow.responses.events import (
+    ArgumentsAdded,
+    ArgumentsDone,
+    Failure,
+    ItemAdded,
+    ItemDone,
+    Moment,
+    PartAdded,
+    PartDone,
+    ResponseEvent,
+    ResponseState,
+    ResponseStatus,
+    StateTold,
+    TextAdded,
+    TextDone,
+    ToolStage,
+    ToolTold,
+)
+from agentflow.responses.ids import run_of
+from agentflow.responses.items import CallItem, Item, ItemStatus, MessageItem, ToolItem
+from agentflow.responses.records import ResponseRecord
+
+FILE_SEARCH: Final = "file_search"
+"""The tool whose calls the API has items of their own for."""
+
+_INCOMPLETE: Final = {"max_tokens": "max_output_tokens"}
+_PROMPT_CODES: Final = frozenset({"context_length_exceeded", "invalid_request", "invalid_value", "invalid_grammar"})
+
+
+@dataclass(slots=True)
+class _Open:
+    """An item that is not done. `item` is as it was added."""
+
+    item: Item
+    place: int
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+class Projection:
+    """The response of `record` after the run's events that were applied."""
+
+    def __init__(self, record: ResponseRecord) -> None:
+        self.record = record
+        self.progress = Progress(run_of(record.id))
+        self._suffix = record.id.rpartition("_")[2]
+        self._number = 0
+        self._told: list[ResponseEvent] = []
+        self._output: list[Item] = []
+        self._message: _Open | None = None
+        self._calls: dict[str, _Open] = {}  # by call id
+        self._created_ms = 0
+        self._ended: Ended | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing will follow."""
+        return self._ended is not None
+
+    @property
+    def next_number(self) -> int:
+        """The number that the next event will have."""
+        return self._number
+
+    @property
+    def own(self) -> bool:
+        """Whether the server makes the calls."""
+        return self.progress.began is not None and bool(self.progress.began.agent)
+
+    def apply(self, event: Event) -> list[ResponseEvent]:
+        """What the next event of the log says."""
+        heard = self.progress.apply(event)
+        if isinstance(event, Began):
+            self._created_ms = event.at
+            self._tell_state("created")
+            self._tell_state("in_progress")
+        for each in heard:
+            self._hear(each)
+        if isinstance(event, StepEnded):
+            self._end_message("incomplete" if event.reason == "length" else "completed")
+        elif isinstance(event, Ended):
+            self._end(event)
+        told, self._told = self._told, []
+        return told
+
+    def state(self) -> ResponseState:
+        """The response as it stands."""
+        ended = self._ended
+        if ended is None:
+            return self._state("in_progress")
+        return self._state("cancelled" if ended.end == "cancelled" else ended.end)
+
+    def _state(self, status: ResponseStatus) -> ResponseState:
+        ended = self._ended
+        state = ResponseState(record=self.record, created_ms=self._created_ms, status=status)
+        if ended is None:
+            return replace(state, output=tuple(self._output))
+        failed, cut = ended.end == "failed", ended.end == "incomplete"
+        return replace(
+            state,
+            output=tuple(self._output),
+            usage=self.progress.usage,
+            completed_ms=ended.at if ended.end == "completed" else None,
+            incomplete=_INCOMPLETE.get(ended.why, "max_messages") if cut else None,
+            failure=_failure(ended) if failed else None,
+        )
+
+    # What is heard
+
+    def _hear(self, heard: Heard) -> None:
+        match heard:
+            case TextDelta(text=text):
+                self._add_text(text)
+            case ToolCallOpened(id=call_id, name=name):
+                self._end_message("completed")
+                self._open_call(call_id, name)
+            case ToolCallArguments(text=text):
+                call_id = self.progress.calls[heard.index].id
+                self._add_arguments(self._calls[call_id], text)
+            case ToolCallClosed(id=call_id):
+                self._close_call(call_id)
+            case ToolStarted(id=call_id, name=name) if name == FILE_SEARCH:
+                self._tell_stage(self._calls[call_id], "searching")
+            case ToolEnded():
+                self._end_call(heard)
+
+    def _add_text(self, text: str) -> None:
+        message = self._message
+        if message is None:
+            item_id = self._item_id("msg")
+            item = MessageItem(id=item_id, role="assistant", texts=(), status="in_progress")
+            message = self._message = self._added(item)
+            self._say(PartAdded(self._number, message.place, item_id))
+        message.pieces.append(text)
+        self._say(TextAdded(self._number, message.place, message.item.id, text))
+
+    def _end_message(self, status: ItemStatus) -> None:
+        message, self._message = self._message, None
+        if message is None:
+            return
+        item_id, text = message.item.id, message.text
+        self._say(TextDone(self._number, message.place, item_id, text))
+        self._say(PartDone(self._number, message.place, item_id, text))
+        self._done(message, MessageItem(id=item_id, role="assistant", texts=(text,), status=status))
+
+    def _open_call(self, call_id: str, name: str) -> _Open:
+        item: Item
+        if self.own:
+            item = ToolItem(
+                id=self._item_id("fs" if name == FILE_SEARCH else "mcp"), name=name, arguments="", status="in_progress"
+            )
+        else:
+            item = CallItem(id=self._item_id("fc"), call_id=call_id, name=name, arguments="", status="in_progress")
+        call = self._calls[call_id] = self._added(item)
+        if self.own:
+            self._tell_stage(call, "in_progress")
+        return call
+
+    def _add_arguments(self, call: _Open, text: str) -> None:
+        call.pieces.append(text)
+        if not _is_search(call.item):
+            self._say(ArgumentsAdded(self._number, call.place, call.item.id, text, self.own))
+
+    def _close_call(self, call_id: str) -> None:
+        call = self._calls[call_id]
+        if not _is_search(call.item):
+            self._say(ArgumentsDone(self._number, call.place, call.item.id, call.text, self.own))
+        if isinstance(call.item, CallItem):
+            del self._calls[call_id]
+            self._done(call, replace(call.item, arguments=call.text, status="completed"))
+
+    def _end_call(self, ended: ToolEnded) -> None:
+        """A tool's result is there; or what the model wrote was no call."""
+        call = self._calls.get(ended.id)
+        if call is None:
+            if not self.own:
+                return  # it never became one that the caller could make
+            self._end_message("completed")
+            call = self._open_call(ended.id, ended.name)
+        del self._calls[ended.id]
+        if isinstance(call.item, ToolItem):
+            self._tell_stage(call, "failed" if ended.is_error else "completed")
+            status: ItemStatus = "failed" if ended.is_error else "completed"
+            self._done(call, replace(call.item, arguments=call.text, output=ended.text, status=status))
+        else:
+            self._cut(call)
+
+    def _end(self, ended: Ended) -> None:
+        self._end_message("completed" if ended.end == "completed" else "incomplete")
+        for call in list(self._calls.values()):
+            self._cut(call)
+        self._calls.clear()
+        self._ended = ended
+        moment: Moment = "incomplete" if ended.end == "cancelled" else ended.end
+        self._tell_state(moment)
+
+    def _cut(self, call: _Open) -> None:
+        """A call that nothing becomes of."""
+        item = call.item
+        if isinstance(item, ToolItem):
+            self._tell_stage(call, "failed")
+            self._done(call, replace(item, arguments=call.text, status="incomplete"))
+        elif isinstance(item, CallItem):
+            self._done(call, replace(item, arguments=call.text, status="incomplete"))
+
+    # What is said
+
+    def _added(self, item: Item) -> _Open:
+        opened = _Open(item, len(self._output))
+        self._output.append(item)
+        self._say(ItemAdded(self._number, opened.place, item))
+        return opened
+
+    def _done(self, opened: _Open, item: Item) -> None:
+        self._output[opened.place] = item
+        self._say(ItemDone(self._number, opened.place, item))
+
+    def _tell_stage(self, call: _Open, stage: ToolStage) -> None:
+        self._say(ToolTold(self._number, call.place, call.item.id, stage, _is_search(call.item)))
+
+    def _tell_state(self, moment: Moment) -> None:
+        self._say(StateTold(self._number, moment, self.state()))
+
+    def _say(self, event: ResponseEvent) -> None:
+        self._told.append(event)
+        self._number += 1
+
+    def _item_id(self, prefix: str) -> str:
+        return f"{prefix}_{self._suffix}{len(self._output):04x}"
+
+
+def _is_search(item: Item) -> bool:
+    return isinstance(item, ToolItem) and item.name == FILE_SEARCH
+
+
+def _failure(ended: Ended) -> Failure:
+    code = "invalid_prompt" if ended.why in _PROMPT_CODES else "server_error"
+    return Failure(code, ended.error or "The response failed.")

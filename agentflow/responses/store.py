@@ -1,0 +1,85 @@
+"""ResponseStore: the responses that are stored, each a record and the log of its run (see records.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from agentflow.agents.archive import Archive
+from agentflow.agents.record import Event
+from agentflow.library.planeerrors import translated
+from agentflow.library.refusals import DataDamaged
+from agentflow.responses.ids import run_of
+from agentflow.responses.projection import Projection
+from agentflow.responses.records import ResponseRecord
+
+_ID = re.compile(r"resp_[0-9a-f]{24}")
+_KIND = "response"
+_DUE = "conversation_due"
+
+
+class ResponseStore:
+    """All methods raise Refused and DataDamaged. What they have done is durable."""
+
+    def __init__(self, archive: Callable[[], Awaitable[Archive]]) -> None:
+        self._archive = archive
+
+    async def put(self, tenant: str, record: ResponseRecord) -> None:
+        """Keep what was asked, and that its items are due in its conversation, if it has one."""
+        state = (await self._archive()).state
+        writes = [state.put(tenant, _KIND, record.id, msgspec.json.encode(record))]
+        if conversation := record.settings.conversation:
+            writes.append(state.put(tenant, _DUE, f"{conversation}/{record.id}", b""))
+        with translated():
+            await asyncio.gather(*writes)
+
+    async def record(self, tenant: str, response_id: str) -> ResponseRecord | None:
+        """What was asked; None for a response that there is not."""
+        if not _ID.fullmatch(response_id):
+            return None
+        with translated():
+            found = await (await self._archive()).state.get(tenant, _KIND, response_id)
+        if found is None:
+            return None
+        try:
+            return msgspec.json.decode(found.value, type=ResponseRecord)
+        except msgspec.DecodeError as error:
+            raise DataDamaged(f"the record of {response_id!r} cannot be read: restore it from a backup.") from error
+
+    async def events(self, tenant: str, response_id: str) -> list[tuple[int, Event]]:
+        """The log of its run; empty if there is none."""
+        return await (await self._archive()).events(tenant, run_of(response_id))
+
+    async def projection(self, tenant: str, record: ResponseRecord) -> Projection | None:
+        """The response as its log tells it; None if it has no log."""
+        events = await self.events(tenant, record.id)
+        if not events:
+            return None
+        projection = Projection(record)
+        for _, event in events:
+            projection.apply(event)
+        return projection
+
+    async def delete(self, tenant: str, record: ResponseRecord) -> None:
+        """Forget a response whose run is over, and that its items were due."""
+        archive = await self._archive()
+        await archive.delete(tenant, run_of(record.id))
+        with translated():
+            if conversation := record.settings.conversation:
+                await archive.state.delete(tenant, _DUE, f"{conversation}/{record.id}")
+            await archive.state.delete(tenant, _KIND, record.id)
+
+    async def due(self, tenant: str, conversation: str) -> list[str]:
+        """The responses whose items a conversation waits for."""
+        prefix = f"{conversation}/"
+        with translated():
+            found = await (await self._archive()).state.scan(tenant, _DUE, prefix=prefix, limit=1000)
+        return [name.removeprefix(prefix) for name, _ in found]
+
+    async def drop_due(self, tenant: str, conversation: str, response_id: str) -> None:
+        """The items of a response are in its conversation, or will never be."""
+        with translated():
+            await (await self._archive()).state.delete(tenant, _DUE, f"{conversation}/{response_id}")

@@ -1,0 +1,105 @@
+"""ResponseStream: a response's events as its run goes on, or as they were."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+from agentflow.agents.record import Ended, Event, Said, StepEnded
+from agentflow.agents.runs import Going
+from agentflow.errors import AgentFlowError
+from agentflow.events import Usage
+from agentflow.responses.events import ResponseEvent, ResponseState
+from agentflow.responses.projection import Projection
+from agentflow.responses.records import ResponseRecord
+
+
+class ResponseStream:
+    """Iterate it once, and close it whatever happens. `after`: only events with higher numbers are given.
+
+    `going` is the run where it is this stream's own: closing ends it. Iterating raises what the run was left with.
+    """
+
+    def __init__(
+        self,
+        record: ResponseRecord,
+        log: AsyncGenerator[tuple[int, Event], None],
+        *,
+        after: int = -1,
+        going: Going | None = None,
+    ) -> None:
+        self._projection = Projection(record)
+        self._log = log
+        self._after = after
+        self._going = going
+        self._ahead: list[ResponseEvent] = []
+        self._events = self._told()
+        self.queue_s: float | None = None
+        self.ttft_s: float | None = None
+
+    @property
+    def id(self) -> str:
+        """The response's id."""
+        return self._projection.record.id
+
+    @property
+    def usage(self) -> Usage:
+        """What was counted so far, over all steps."""
+        return self._projection.progress.usage
+
+    @property
+    def next_number(self) -> int:
+        """The number that the next event will have."""
+        return self._projection.next_number
+
+    def state(self) -> ResponseState:
+        """The response as far as it was read."""
+        return self._projection.state()
+
+    async def begun(self) -> None:
+        """Wait for the model's first word. Raises what the run failed with before it."""
+        async for _, event in self._log:
+            self._ahead += self._applied(event)
+            if isinstance(event, Said | StepEnded):
+                return
+            if isinstance(event, Ended):
+                failure = self._failure()
+                if failure is not None:
+                    raise failure
+                return
+
+    async def finish(self) -> ResponseState:
+        """Read to the end."""
+        async for _ in self:
+            pass
+        return self.state()
+
+    def __aiter__(self) -> AsyncIterator[ResponseEvent]:
+        return self._events
+
+    async def aclose(self) -> None:
+        """Leave the run, or end it where it is this stream's. Idempotent."""
+        await self._events.aclose()
+        await self._log.aclose()
+        if self._going is not None and not self._going.live.over:
+            self._going.task.cancel()
+            await asyncio.wait([self._going.task])
+
+    async def _told(self) -> AsyncGenerator[ResponseEvent, None]:
+        for told in self._ahead:
+            yield told
+        self._ahead = []
+        async with aclosing(self._log) as log:
+            async for _, event in log:
+                for told in self._applied(event):
+                    yield told
+
+    def _applied(self, event: Event) -> list[ResponseEvent]:
+        told = self._projection.apply(event)
+        if isinstance(event, StepEnded) and self.queue_s is None:
+            self.queue_s, self.ttft_s = event.queue_s, event.ttft_s
+        return [each for each in told if each.number > self._after]
+
+    def _failure(self) -> AgentFlowError | None:
+        return None if self._going is None else self._going.live.failure

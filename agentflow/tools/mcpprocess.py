@@ -1,0 +1,215 @@
+"""McpProcess: the process of an MCP server that speaks over its standard input and output.
+
+Begun in a thread of the servers' own, with which it would die, in a group of its own. It is over when it has ended, which a
+descriptor of the process tells; its group is killed then, before its number is free. It is ended as the protocol has it: its
+input is closed, then it gets SIGTERM, then SIGKILL, each after a while.
+
+Nothing here waits for it. What it does not read is kept up to a bound, and passing that is its fault, as is a line that is
+longer than a message may be. Of what it writes to standard error the end is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from agentflow.tools.errors import ToolDied
+
+_PROGRAM: Final = Path(__file__).with_name("mcplaunch.py")
+_BLOCK: Final = 1 << 16
+_TAIL: Final = 4096
+_POLITE_S: Final = 1.0
+"""What it has to end, after its input was closed, and again after SIGTERM."""
+_GRACE_S: Final = 0.1
+
+
+class _Begun(NamedTuple):
+    process: subprocess.Popen[bytes]
+    to: int
+    output: int
+    errors: int
+
+    def discard(self) -> None:
+        """End it, where nobody takes it on. Blocks for milliseconds."""
+        _signal_group(self.process, signal.SIGKILL)
+        self.process.wait()
+        for descriptor in self[1:]:
+            os.close(descriptor)
+
+
+class _Tail(asyncio.Protocol):
+    """Keeps the end of what comes."""
+
+    def __init__(self) -> None:
+        self.kept = bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        self.kept += data
+        if len(self.kept) > 2 * _TAIL:
+            del self.kept[:-_TAIL]
+
+
+class McpProcess:
+    """Made by `begin`; `end` it. `most_bytes`: of one line, and of what it has not read."""
+
+    def __init__(self, process: subprocess.Popen[bytes], most_bytes: int) -> None:
+        self._process = process
+        self._most_bytes = most_bytes
+        self._tail = _Tail()
+        self._output = asyncio.StreamReader(_BLOCK)
+        self._transports: list[asyncio.BaseTransport] = []
+        self._input: asyncio.WriteTransport | None = None
+        self._ended = asyncio.Event()
+        self._ending = os.pidfd_open(process.pid)
+        asyncio.get_running_loop().add_reader(self._ending, self._over)
+
+    @classmethod
+    async def begin(
+        cls,
+        command: Sequence[str],
+        folder: str | None,
+        environment: Mapping[str, str],
+        thread: Executor,
+        most_bytes: int,
+    ) -> McpProcess:
+        """Start it. `thread` must outlive it. Raises OSError. Cancelled, it leaves no process."""
+        loop = asyncio.get_running_loop()
+        beginning = loop.run_in_executor(thread, _begin, tuple(command), folder, dict(environment))
+        try:
+            begun = await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            await asyncio.wait([beginning])
+            if not beginning.cancelled() and beginning.exception() is None:
+                beginning.result().discard()
+            raise
+        process = cls(begun.process, most_bytes)
+        try:
+            await process._connect(begun)
+        except BaseException:
+            process.kill()
+            await process.end()
+            raise
+        return process
+
+    async def _connect(self, begun: _Begun) -> None:
+        loop = asyncio.get_running_loop()
+        self._input, _ = await loop.connect_write_pipe(asyncio.Protocol, os.fdopen(begun.to, "wb", 0))
+        output, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(self._output), os.fdopen(begun.output, "rb", 0)
+        )
+        errors, _ = await loop.connect_read_pipe(lambda: self._tail, os.fdopen(begun.errors, "rb", 0))
+        self._transports = [self._input, output, errors]
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
+
+    @property
+    def last_words(self) -> str:
+        """The end of what it wrote to standard error. It may hold anything: for the log, and not for a model."""
+        return " ".join(self._tail.kept[-_TAIL:].decode("utf-8", "replace").split())[-300:]
+
+    async def lines(self) -> AsyncGenerator[bytes, None]:
+        """What it says, without line feeds and empty lines, to its end. Raises ToolDied for a line that is too long."""
+        buffer = bytearray()
+        while block := await self._output.read(_BLOCK):
+            first, *others = block.split(b"\n")
+            buffer += first
+            for other in others:
+                if line := bytes(buffer).strip():
+                    yield line
+                buffer = bytearray(other)
+            if len(buffer) > self._most_bytes:
+                raise ToolDied(f"it wrote a message of more than {self._most_bytes:,} bytes")
+
+    def send(self, line: bytes) -> None:
+        """Say something. Does not wait. Raises ToolDied where it has ended, or does not read."""
+        if self._input is None or self._input.is_closing():
+            raise ToolDied("it does not read any more")
+        self._input.write(line + b"\n")
+        if self._input.get_write_buffer_size() > 2 * self._most_bytes:
+            raise ToolDied("it does not read what it is sent")
+
+    def kill(self) -> None:
+        """At once, with its group. `end` it still."""
+        _signal_group(self._process, signal.SIGKILL)
+
+    async def end(self) -> None:
+        """End it as it likes it, or as it does not. Returns when it has ended; call it shielded. Idempotent."""
+        if self._input is not None and not self._input.is_closing():
+            if self._input.get_write_buffer_size():
+                self._input.abort()  # it would wait until all is read
+            else:
+                self._input.close()
+        draining = asyncio.get_running_loop().create_task(self._drain())
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_POLITE_S):
+                    await self._ended.wait()
+            if not self._ended.is_set():
+                _signal_group(self._process, number)
+        await self._ended.wait()
+        draining.cancel()
+        await asyncio.wait([draining])
+        self._close()
+
+    async def _drain(self) -> None:
+        """So that it does not wait for us to read its last words."""
+        while True:
+            try:
+                if not await self._output.read(_BLOCK):
+                    return
+            except RuntimeError:  # who read them is being cancelled, and reads still
+                await asyncio.sleep(0)
+
+    def _over(self) -> None:
+        """The process has ended, and is still to be reaped."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._ending)
+        os.close(self._ending)
+        _signal_group(self._process, signal.SIGKILL)
+        self._process.wait()  # it has ended: this does not block
+        self._ended.set()
+        loop.call_later(
+            _GRACE_S, self._close
+        )  # its last words may be in the pipe; and who took the pipe along never closes it
+
+    def _close(self) -> None:
+        for transport in self._transports:
+            transport.close()
+
+
+def _begin(command: tuple[str, ...], folder: str | None, environment: dict[str, str]) -> _Begun:
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(_PROGRAM), str(os.getpid()), *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=folder or "/",
+        env=environment,
+        bufsize=0,
+        start_new_session=True,  # a ctrl-C at the terminal is the daemon's to answer; and a group to kill
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    descriptors = [os.dup(each.fileno()) for each in (process.stdin, process.stdout, process.stderr)]
+    for each in (process.stdin, process.stdout, process.stderr):
+        each.close()
+    return _Begun(process, *descriptors)
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
+    """The process is not reaped yet, so its number is its own."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)

@@ -1,0 +1,248 @@
+"""WorkerProcess: one worker, as the daemon sees it: a process, a socket for frames, and a pipe with what it prints.
+
+Begun in the pool's own thread and not on the loop, for the two reasons that extraction.py gives: a fork would stop the loop,
+and the kernel ties the child to the thread that started it.
+
+It is over when its process has ended, which a descriptor of the process tells (the socket's end would not: a process that a
+tool forked may hold that). Its whole process group is then killed, before the process is reaped and its number is free.
+
+What it prints is read as it comes, so that it never waits for us, and all but the last OUTPUT_KEPT bytes are dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from agentflow.tools import wire
+from agentflow.tools.errors import ToolDied
+from agentflow.tools.wire import Reply, Request, WireError
+
+OUTPUT_KEPT: Final = 64 << 10
+_PROGRAM: Final = Path(__file__).with_name("worker.py")
+_GRACE_S: Final = 0.1
+_DRAINED: Final = 64 << 10
+"""Bytes of a frame that are sent without waiting for the worker to read them."""
+_SHOWN: Final = 300  # characters of its last words in a message
+_log = logging.getLogger(__name__)
+
+
+class _Begun(NamedTuple):
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+    output: int
+
+
+class _Output(asyncio.Protocol):
+    """Keeps the end of what is printed."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        self._kept += data
+        if len(self._kept) > 2 * OUTPUT_KEPT:
+            del self._kept[:-OUTPUT_KEPT]
+
+    def take(self) -> str:
+        text = self._kept[-OUTPUT_KEPT:].decode("utf-8", "replace")
+        self._kept.clear()
+        return text
+
+
+@dataclass(slots=True)
+class _Lines:
+    """What leads to the process: the frames' two directions, its output, and the descriptor that tells its end."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    output: _Output
+    output_transport: asyncio.BaseTransport
+    ending: int
+
+
+class WorkerProcess:
+    """Made by `begin`. `on_end` is called on the loop, once, when the process has been reaped."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], lines: _Lines, on_end: Callable[[WorkerProcess], None]
+    ) -> None:
+        self._process = process
+        self._lines = lines
+        self._on_end = on_end
+        self._killed = False
+        self._asking = False
+        self._ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(lines.ending, self._end)
+
+    @classmethod
+    async def begin(
+        cls, environment: Mapping[str, str], thread: Executor, on_end: Callable[[WorkerProcess], None]
+    ) -> WorkerProcess:
+        """Start a process; it has said nothing yet. `thread` must outlive it. Raises OSError.
+
+        Cancelled, it leaves no process.
+        """
+        loop = asyncio.get_running_loop()
+        beginning = loop.run_in_executor(thread, _begin, dict(environment))
+        try:
+            begun = await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            await asyncio.wait([beginning])
+            if beginning.exception() is None:
+                begun = beginning.result()
+                _discard(begun.process)
+                begun.connection.close()
+                os.close(begun.output)
+            raise
+        with ExitStack() as undo:
+            undo.callback(_discard, begun.process)
+            pipe = undo.enter_context(os.fdopen(begun.output, "rb", 0))
+            undo.callback(begun.connection.close)
+            reader, writer = await asyncio.open_unix_connection(sock=begun.connection, limit=wire.FRAME_MAX)
+            undo.callback(writer.transport.abort)
+            transport, output = await loop.connect_read_pipe(_Output, pipe)
+            undo.callback(transport.close)
+            lines = _Lines(reader, writer, output, transport, os.pidfd_open(begun.process.pid))
+            undo.pop_all()
+        return cls(begun.process, lines, on_end)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Neither ended nor told to."""
+        return not self._killed and not self._ended.is_set()
+
+    async def ask(self, request: bytes | Request) -> Reply:
+        """Send a frame, and wait for the answer; one at a time. Raises ToolDied, and WireError for what cannot be sent.
+
+        After an error other than WireError, and after a cancellation, the process is not to be used again: kill it.
+        """
+        frame = request if isinstance(request, bytes) else wire.encode(request)
+        lines = self._lines
+        self._asking = True
+        try:
+            lines.writer.write(frame)
+            if len(frame) > _DRAINED:
+                await lines.writer.drain()
+            size = wire.length(await lines.reader.readexactly(wire.PREFIX.size))
+            return wire.reply(await lines.reader.readexactly(size))
+        except WireError as error:
+            raise ToolDied(f"its process said what it must not: {error}") from error
+        except (asyncio.IncompleteReadError, OSError) as error:
+            await self.end()
+            raise ToolDied(f"its process {self._how()}") from error
+        finally:
+            self._asking = False
+
+    def log_output(self, name: str) -> None:
+        """Tell the log, for who looks for it, what was printed since the last time."""
+        text = self._lines.output.take()
+        if text:
+            _log.debug("a tool printed", extra={"tool": name, "pid": self.pid, "output": text})
+
+    def last_words(self) -> str:
+        """The last line that it printed."""
+        return self._lines.output.take().strip().rpartition("\n")[2][-_SHOWN:]
+
+    def kill(self) -> None:
+        """End it, and all of its group. Idempotent; `end` waits until nothing of it is left."""
+        if not self._ended.is_set():
+            self._killed = True
+            _kill_group(self._process)
+
+    async def end(self) -> None:
+        """Kill it, and wait for its end: milliseconds."""
+        if self._process.returncode is None:
+            # It may be ending by itself (its socket has ended), and then the reason should be its own, not our kill.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.0 if self._killed else _GRACE_S):
+                    await self._ended.wait()
+        self.kill()
+        await self._ended.wait()
+        self._close()
+
+    def _end(self) -> None:
+        """The process has ended, and is still to be reaped."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._lines.ending)
+        os.close(self._lines.ending)
+        _kill_group(self._process)
+        self._process.wait()  # it has ended: this does not block
+        self._ended.set()
+        if self._asking:  # what it said last may lie in the socket still; and who took the socket along never ends it
+            loop.call_later(_GRACE_S, self._close)
+        else:
+            self._close()
+        self._on_end(self)
+
+    def _close(self) -> None:
+        self._lines.writer.transport.abort()
+        self._lines.output_transport.close()
+
+    def _how(self) -> str:
+        code = self._process.returncode
+        if self._killed:
+            return "closed its socket"
+        if code is None or code >= 0:
+            return f"ended by itself (exit code {code})"
+        if code == -signal.SIGKILL:
+            return "was killed from outside (by the kernel, if memory ran out)"
+        return f"crashed ({_signal_name(-code)})"
+
+
+def _begin(environment: Mapping[str, str]) -> _Begun:
+    ours, theirs = socket.socketpair()
+    read, write = os.pipe()
+    try:
+        with theirs, os.fdopen(write, "wb", 0) as output:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-B", "-X", "utf8", str(_PROGRAM), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                env=environment,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # a ctrl-C at the terminal is the daemon's to answer; and a group to kill
+            )
+    except BaseException:
+        ours.close()
+        os.close(read)
+        raise
+    ours.setblocking(False)
+    return _Begun(process, ours, read)
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """The process is not reaped yet, so its number is its own."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _discard(process: subprocess.Popen[bytes]) -> None:
+    """End a process that nobody takes on. Blocks for milliseconds."""
+    _kill_group(process)
+    process.wait()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,137 @@
+"""A face with agents behind it, whose runs are stored on the disk: what the tests of acu/http/runs.py talk to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from agentflow.agents.config import AgentConfig
+from agentflow.agents.runs import Agency
+from agentflow.engine.script import Rule, Script
+from agentflow.messages import Caller, ChatRequest, Message
+from agentflow.tools.builtin import builtin_tools
+from agentflow.tools.handles import HandleStore
+from agentflow.tools.tool import CallContext
+from agentflow.tools.toolbox import Toolbox
+from dataplane import DataPlane, DataPlaneConfig, StateStore
+from tests.acu.http.library_serving import key_of, two_tenants
+from tests.acu.http.serving import Served, serving
+from tests.agentflow.agents.agencies import BodyTool, call
+
+SCRIPT = Script(
+    rules=(
+        Rule(match="42", answer="It is 42."),
+        Rule(match="waited", answer="I waited."),
+        Rule(match="again", answer="Once more. " + call("wait")),
+        Rule(match="hurry", answer="I hurry."),
+        Rule(match="sum", answer="Let me see. " + call("calculator", '{"expression": "6*7"}')),
+        Rule(match="wait", answer="I wait. " + call("wait")),
+        Rule(match="hello", answer="Hello."),
+    )
+)
+
+
+class Gate:
+    """What the tool `wait` waits for; each call says what the test put in last."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.open = asyncio.Event()
+        self.answer = "waited"
+
+    async def body(self, _: dict[str, Any], __: CallContext) -> str:
+        self.calls += 1
+        await self.open.wait()
+        return self.answer
+
+
+class Desk:
+    """The face, what is behind it, and who asks."""
+
+    def __init__(self, served: Served, plane: DataPlane | None, gate: Gate) -> None:
+        self.served = served
+        self.plane = plane
+        self.gate = gate
+        self.answers: list[asyncio.Task[None]] = []
+
+    @property
+    def state(self) -> StateStore:
+        assert self.plane is not None
+        return self.plane.state
+
+    def client(self, name: str = "alice") -> httpx2.AsyncClient:
+        """A client with the key of a tenant."""
+        headers = {"authorization": f"Bearer {key_of(name)}"}
+        return httpx2.AsyncClient(base_url=self.served.url, headers=headers, timeout=20)
+
+    async def begin(self, text: str, *, tenant: str = "alice", agent: str = "desk", store: bool = True) -> str:
+        """Begin a run, and return its id; its answer is read to the end meanwhile."""
+        before = set(self.served.service.agents.ids(tenant))
+        request = ChatRequest(
+            id="req",
+            model=f"agent/{agent}",
+            messages=(Message("user", text),),
+            store=store,
+            caller=Caller(tenant=tenant, name=tenant),
+        )
+        stream = await self.served.service.chat(request)
+        (run_id,) = set(self.served.service.agents.ids(tenant)) - before
+
+        async def read() -> None:
+            try:
+                async for _ in stream:
+                    pass
+            except Exception:  # noqa: BLE001 - how it failed is for its log
+                pass
+            finally:
+                await stream.aclose()
+
+        self.answers.append(asyncio.create_task(read()))
+        return run_id
+
+    async def run(self, text: str, **more: Any) -> str:
+        """A run, once it is over and noted."""
+        run_id = await self.begin(text, **more)
+        await self.answers[-1]
+        await self.served.service.agents.drain()
+        return run_id
+
+    async def waiting(self, calls: int = 1) -> None:
+        """Return when so many calls of `wait` were made."""
+        async with asyncio.timeout(10):
+            while self.gate.calls < calls:
+                await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def serving_runs(folder: Path, *, stored: bool = True) -> AsyncIterator[Desk]:
+    """Agents `desk` and `other`, which have a calculator and `wait`; tenants alice and bob. `stored`: there is a data plane."""
+    gate = Gate()
+    handles = HandleStore(folder / "handles")
+    await handles.open()
+    toolbox = Toolbox([*builtin_tools(), BodyTool("wait", gate.body)], handles)
+    agent = AgentConfig(tools=("calculator", "wait"), routing=False)
+    async with AsyncExitStack() as stack:
+        plane = await DataPlane.open(DataPlaneConfig(hot_layer_mem_mb=64), folder / "plane") if stored else None
+        if plane is not None:
+            stack.push_async_callback(plane.close)
+
+        async def state() -> StateStore:
+            assert plane is not None
+            return plane.state
+
+        agency = Agency({"desk": agent, "other": agent}, toolbox, state if stored else None)
+        served = await stack.enter_async_context(serving(keys=two_tenants(folder), script=SCRIPT, agency=agency))
+        desk = Desk(served, plane, gate)
+        try:
+            yield desk
+        finally:
+            gate.open.set()
+            await served.service.leave_runs()
+            if desk.answers:
+                await asyncio.wait(desk.answers)

@@ -1,0 +1,357 @@
+"""/acu/v1/runs: what agents did is seen, what they do can be steered, and each tenant has its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import pytest_asyncio
+
+from agentflow.agents.archive import Archive, RunRecord
+from agentflow.agents.record import Began, StepBegan
+from agentflow.messages import Message
+from tests.acu.http.hostile import request
+from tests.acu.http.raw import talk
+from tests.acu.http.run_serving import Desk, serving_runs
+from tests.acu.http.serving import serving
+
+RUNS = "/acu/v1/runs"
+
+
+@pytest_asyncio.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    async with serving_runs(tmp_path) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def web(desk: Desk) -> AsyncIterator[httpx2.AsyncClient]:
+    async with desk.client() as made:
+        yield made
+
+
+async def log_of(web: httpx2.AsyncClient, run_id: str) -> list[dict[str, Any]]:
+    page = (await web.get(f"{RUNS}/{run_id}/events?limit=1000")).json()
+    assert page["object"] == "list"
+    return page["data"]  # type: ignore[no-any-return]
+
+
+async def events_of(response: httpx2.Response) -> AsyncIterator[dict[str, Any]]:
+    """The events of a stream, whose `id` lines must be their numbers, until [DONE]."""
+    number = -1
+    async for line in response.aiter_lines():
+        if line.startswith("id: "):
+            number = int(line[4:])
+        elif line == "data: [DONE]":
+            return
+        elif line.startswith("data: "):
+            event = json.loads(line[6:])
+            assert event["sequence_number"] == number
+            yield event
+    pytest.fail("the stream has no end")
+
+
+def refused(response: httpx2.Response) -> tuple[int, str | None]:
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return response.status_code, error["code"]
+
+
+async def test_runs_are_listed_the_newest_first_in_pages(desk: Desk, web: httpx2.AsyncClient) -> None:
+    ids: list[str] = []
+    for agent in ("desk", "other", "desk"):
+        ids.insert(0, await desk.run("hello", agent=agent))
+        await asyncio.sleep(0.002)  # ids have milliseconds
+    page = (await web.get(RUNS)).json()
+    assert (page["object"], [run["id"] for run in page["data"]], page["has_more"]) == ("list", ids, False)
+    assert (page["first_id"], page["last_id"]) == (ids[0], ids[-1])
+    run = page["data"][0]
+    assert (run["agent"], run["model"], run["status"], run["why"]) == ("desk", "scripted", "completed", "stop")
+    assert (run["steps"], run["calls"]) == (1, 0)
+    assert run["ended_at"] >= run["created_at"] > 1_700_000_000
+    page = (await web.get(f"{RUNS}?limit=2")).json()
+    assert ([run["id"] for run in page["data"]], page["has_more"]) == (ids[:2], True)
+    page = (await web.get(f"{RUNS}?limit=2&after={page['last_id']}")).json()
+    assert ([run["id"] for run in page["data"]], page["has_more"]) == (ids[2:], False)
+    page = (await web.get(f"{RUNS}?agent=other")).json()
+    assert [run["id"] for run in page["data"]] == [ids[1]]
+    assert (await web.get(f"{RUNS}?status=failed")).json() == {
+        "object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False
+    }  # fmt: skip
+
+
+async def test_runs_that_go_on_are_listed_though_they_are_not_stored(desk: Desk, web: httpx2.AsyncClient) -> None:
+    over = await desk.run("hello")
+    await asyncio.sleep(0.002)
+    kept = await desk.begin("wait")
+    await asyncio.sleep(0.002)
+    passing = await desk.begin("wait", store=False)
+    await desk.waiting(2)
+    page = (await web.get(RUNS)).json()
+    assert [(run["id"], run["status"], run["calls"]) for run in page["data"]] == [
+        (passing, "running", 1), (kept, "running", 1), (over, "completed", 0)
+    ]  # fmt: skip
+    page = (await web.get(f"{RUNS}?status=running&limit=1")).json()
+    assert ([run["id"] for run in page["data"]], page["has_more"]) == ([passing], True)
+    assert (await web.get(f"{RUNS}/{passing}")).json()["steps"][0]["text"] == "I wait. "
+    assert len(await log_of(web, passing)) >= 4
+    desk.gate.open.set()
+    await desk.served.service.agents.drain()
+    page = (await web.get(RUNS)).json()
+    assert [(run["id"], run["status"]) for run in page["data"]] == [(kept, "completed"), (over, "completed")]
+    assert refused(await web.get(f"{RUNS}/{passing}")) == (404, "not_found")
+
+
+async def test_an_account_tells_steps_and_calls(desk: Desk, web: httpx2.AsyncClient) -> None:
+    run_id = await desk.run("sum")
+    run = (await web.get(f"{RUNS}/{run_id}")).json()
+    assert (run["id"], run["status"], run["why"], run["error"]) == (run_id, "completed", "stop", None)
+    first, second = run["steps"]
+    assert (first["text"], second["text"]) == ("Let me see. ", "It is 42.")
+    assert (second["number"], second["finish_reason"], second["calls"]) == (1, "stop", [])
+    (call,) = first["calls"]
+    assert (call["name"], call["arguments"], call["result"]) == ("calculator", '{"expression": "6*7"}', "42")
+    assert run["created_at"] <= first["began_at"] <= call["started_at"] <= call["ended_at"] <= run["ended_at"]
+    usage = run["usage"]
+    assert usage["completion_tokens"] == first["completion_tokens"] + second["completion_tokens"]
+
+
+async def test_an_account_in_mid_flight_tells_so_far(desk: Desk, web: httpx2.AsyncClient) -> None:
+    run_id = await desk.begin("wait")
+    await desk.waiting()
+    run = (await web.get(f"{RUNS}/{run_id}")).json()
+    assert (run["status"], run["ended_at"]) == ("running", None)
+    (call,) = run["steps"][0]["calls"]
+    assert (call["name"], call["ended_at"], call["result"]) == ("wait", None, None)
+    assert run["as_of"] >= call["started_at"] > 0
+
+
+async def test_events_come_in_pages_with_their_fields(desk: Desk, web: httpx2.AsyncClient) -> None:
+    run_id = await desk.run("sum")
+    whole = await log_of(web, run_id)
+    assert [event["sequence_number"] for event in whole] == list(range(1, len(whole) + 1))
+    assert (whole[0]["type"], whole[0]["agent"]) == ("began", "desk")
+    assert whole[0]["messages"][0]["content"] == "sum"
+    assert (whole[-1]["type"], whole[-1]["end"], whole[-1]["error"]) == ("ended", "completed", None)
+    (called,) = [event for event in whole if event["type"] == "call_ended"]
+    assert (called["text"], called["is_error"], called["handle"]) == ("42", False, None)
+    page = (await web.get(f"{RUNS}/{run_id}/events?after=2&limit=3")).json()
+    assert (page["data"], page["has_more"]) == (whole[2:5], True)
+    page = (await web.get(f"{RUNS}/{run_id}/events?after={len(whole)}")).json()
+    assert (page["data"], page["has_more"]) == ([], False)
+
+
+async def test_a_stream_of_a_run_that_is_over_has_its_whole_log(desk: Desk, web: httpx2.AsyncClient) -> None:
+    run_id = await desk.run("sum")
+    whole = await log_of(web, run_id)
+    async with web.stream("GET", f"{RUNS}/{run_id}/events?stream=true") as answer:
+        assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert [event async for event in events_of(answer)] == whole
+    async with web.stream("GET", f"{RUNS}/{run_id}/events?stream=true&after=3") as answer:
+        assert [event async for event in events_of(answer)] == whole[3:]
+    back = {"last-event-id": "5"}
+    async with web.stream("GET", f"{RUNS}/{run_id}/events?stream=true&after=3", headers=back) as answer:
+        assert [event async for event in events_of(answer)] == whole[5:]
+
+
+async def test_a_stream_follows_a_run_to_its_end(desk: Desk, web: httpx2.AsyncClient) -> None:
+    run_id = await desk.begin("wait")
+    seen: list[dict[str, Any]] = []
+    async with web.stream("GET", f"{RUNS}/{run_id}/events?stream=true") as answer:
+        async for event in events_of(answer):
+            seen.append(event)
+            if event["type"] == "call_started":
+                desk.gate.open.set()
+    await desk.served.service.agents.drain()
+    assert seen == await log_of(web, run_id)
+    assert seen[-1]["type"] == "ended"
+
+
+async def test_a_follower_that_leaves_leaves_nothing_and_the_run_goes_on(desk: Desk, web: httpx2.AsyncClient) -> None:
+    run_id = await desk.begin("wait")
+    await desk.waiting()
+    tasks = len(asyncio.all_tasks())
+    async with desk.client() as other, other.stream("GET", f"{RUNS}/{run_id}/events?stream=true") as answer:
+        async for event in events_of(answer):
+            if event["type"] == "call_started":
+                break
+    records = await desk.served.recorded(1)
+    assert (records[-1]["route"], records[-1]["status"], records[-1]["streamed"]) == (
+        "/acu/v1/runs/{run_id}/events", 499, True
+    )  # fmt: skip
+    async with asyncio.timeout(5):
+        while len(asyncio.all_tasks()) > tasks:
+            await asyncio.sleep(0.005)
+    desk.gate.open.set()
+    await desk.served.service.agents.drain()
+    assert (await web.get(f"{RUNS}/{run_id}")).json()["status"] == "completed"
+
+
+async def test_followers_are_told_when_the_daemon_leaves_the_run(desk: Desk, web: httpx2.AsyncClient) -> None:
+    run_id = await desk.begin("wait")
+    await desk.waiting()
+    async with web.stream("GET", f"{RUNS}/{run_id}/events?stream=true") as answer:
+        lines = [line async for line in _leaving(desk, answer) if line.startswith("data: ")]
+    assert lines[-1] == "data: [DONE]"
+    assert json.loads(lines[-2][6:])["error"]["code"] == "draining"
+
+
+async def _leaving(desk: Desk, answer: httpx2.Response) -> AsyncIterator[str]:
+    async for line in answer.aiter_lines():
+        if '"call_started"' in line:
+            await desk.served.service.leave_runs()
+        yield line
+
+
+async def test_a_run_is_paused_let_go_on_for_a_step_and_resumed(desk: Desk, web: httpx2.AsyncClient) -> None:
+    run_id = await desk.begin("wait")
+    await desk.waiting()
+    for _ in range(2):
+        paused = await web.post(f"{RUNS}/{run_id}/pause")
+        assert (paused.status_code, paused.json()["status"]) == (200, "paused")
+    desk.gate.answer = "again"
+    desk.gate.open.set()
+    stepping = await web.post(f"{RUNS}/{run_id}/step")
+    assert (stepping.status_code, stepping.json()["id"]) == (200, run_id)
+    async with asyncio.timeout(5):
+        while (run := (await web.get(f"{RUNS}/{run_id}")).json())["status"] != "paused":
+            await asyncio.sleep(0.005)
+    assert [step["text"] for step in run["steps"]] == ["I wait. ", ""]
+    desk.gate.answer = "waited"
+    assert (await web.post(f"{RUNS}/{run_id}/resume")).status_code == 200
+    await desk.answers[-1]
+    await desk.served.service.agents.drain()
+    run = (await web.get(f"{RUNS}/{run_id}")).json()
+    assert (run["status"], [step["text"] for step in run["steps"]]) == (
+        "completed", ["I wait. ", "Once more. ", "I waited."]
+    )  # fmt: skip
+    assert [event["type"] for event in await log_of(web, run_id)].count("paused") == 1
+    assert len(run["pauses"]) == 2
+
+
+async def test_a_message_reaches_the_model_with_the_next_step(desk: Desk, web: httpx2.AsyncClient) -> None:
+    run_id = await desk.begin("wait")
+    await desk.waiting()
+    answer = await web.post(f"{RUNS}/{run_id}/messages", json={"content": "hurry"})
+    assert (answer.status_code, answer.json()["status"]) == (200, "running")
+    desk.gate.open.set()
+    await desk.answers[-1]
+    await desk.served.service.agents.drain()
+    run = (await web.get(f"{RUNS}/{run_id}")).json()
+    assert run["steps"][-1]["text"] == "I hurry."
+    assert [(each["role"], each["content"], each["step"]) for each in run["messages"]] == [("user", "hurry", 0)]
+
+
+async def test_a_run_is_cancelled_once_however_often_it_is_asked(desk: Desk, web: httpx2.AsyncClient) -> None:
+    run_id = await desk.begin("wait")
+    await desk.waiting()
+    for _ in range(2):
+        answer = await web.post(f"{RUNS}/{run_id}/cancel")
+        assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
+    assert [event["type"] for event in await log_of(web, run_id)].count("ended") == 1
+    assert (await web.get(f"{RUNS}/{run_id}")).json()["status"] == "cancelled"
+
+
+async def test_a_run_that_is_over_cannot_be_steered(desk: Desk, web: httpx2.AsyncClient) -> None:
+    run_id = await desk.run("hello")
+    for how in ("cancel", "pause", "resume", "step"):
+        answer = await web.post(f"{RUNS}/{run_id}/{how}")
+        assert refused(answer) == (409, "run_over")
+        assert answer.json()["error"]["message"] == f"The run {run_id} is over: completed. Begin another."
+    answer = await web.post(f"{RUNS}/{run_id}/messages", json={"content": "hurry"})
+    assert refused(answer) == (409, "run_over")
+
+
+async def test_a_run_is_removed_once_it_does_not_go_on(desk: Desk, web: httpx2.AsyncClient) -> None:
+    run_id = await desk.begin("wait")
+    await desk.waiting()
+    assert refused(await web.delete(f"{RUNS}/{run_id}")) == (409, "run_goes_on")
+    await web.post(f"{RUNS}/{run_id}/cancel")
+    answer = await web.delete(f"{RUNS}/{run_id}")
+    assert answer.json() == {"id": run_id, "object": "run.deleted", "deleted": True}
+    assert refused(await web.delete(f"{RUNS}/{run_id}")) == (404, "not_found")
+    assert refused(await web.get(f"{RUNS}/{run_id}/events")) == (404, "not_found")
+    assert (await web.get(RUNS)).json()["data"] == []
+
+
+async def test_a_stored_run_that_nobody_goes_on_with_is_open_and_may_be_removed(
+    desk: Desk, web: httpx2.AsyncClient
+) -> None:
+    archive = Archive(desk.state)
+    journal = await archive.open("alice", RunRecord(id="run_1", agent="desk", model="m", created_ms=1000))
+    began = Began(at=1000, agent="desk", model="m", messages=(Message("user", "hello"),))
+    await journal.append([began, StepBegan(at=2000, step=0, model="m")])
+    run = (await web.get(f"{RUNS}/run_1")).json()
+    assert (run["status"], run["as_of"], run["last"]) == ("open", 2.0, 2)
+    assert [run["status"] for run in (await web.get(RUNS)).json()["data"]] == ["open"]
+    for how in ("cancel", "resume"):
+        assert refused(await web.post(f"{RUNS}/run_1/{how}")) == (409, "run_open")
+    async with web.stream("GET", f"{RUNS}/run_1/events?stream=true") as answer:
+        assert [event["type"] async for event in events_of(answer)] == ["began", "step_began"]
+    assert (await web.delete(f"{RUNS}/run_1")).status_code == 200
+    assert await archive.open_runs() == []
+
+
+async def test_another_tenants_run_is_as_unknown_as_none(desk: Desk) -> None:
+    over = await desk.run("hello")
+    going = await desk.begin("wait")
+    await desk.waiting()
+    async with desk.client("bob") as bob:
+        assert (await bob.get(RUNS)).json()["data"] == []
+        for run_id in (over, going, "run_none", "x" * 5000, "%F0%9F%90%9D"):
+            answers = [
+                await bob.get(f"{RUNS}/{run_id}"),
+                await bob.get(f"{RUNS}/{run_id}/events"),
+                await bob.get(f"{RUNS}/{run_id}/events?stream=true"),
+                *[await bob.post(f"{RUNS}/{run_id}/{how}") for how in ("cancel", "pause", "resume", "step")],
+                await bob.post(f"{RUNS}/{run_id}/messages", json={"content": "hurry"}),
+                await bob.delete(f"{RUNS}/{run_id}"),
+            ]
+            assert {refused(answer) for answer in answers} == {(404, "not_found")}
+    async with desk.client() as alice:
+        assert (await alice.get(f"{RUNS}/{going}")).json()["status"] == "running"
+        assert [event["type"] for event in await log_of(alice, going)].count("paused") == 0
+
+
+async def test_nobody_sees_runs_without_a_key(desk: Desk) -> None:
+    async with httpx2.AsyncClient(base_url=desk.served.url) as nobody:
+        assert refused(await nobody.get(RUNS)) == (401, "missing_api_key")
+
+
+async def test_malformed_requests_are_refused_with_what_is_wrong(desk: Desk, web: httpx2.AsyncClient) -> None:
+    run_id = await desk.run("hello")
+    wrong = {"limit=0": "limit", "limit=101": "limit", "status=done": "status", "order=asc": "order", "after=": "after"}
+    for query, param in wrong.items():
+        answer = await web.get(f"{RUNS}?{query}")
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), query
+    for query in ("after=-1", "after=x", "limit=1001", "stream=maybe", "follow=true", f"after={2**63}"):
+        answer = await web.get(f"{RUNS}/{run_id}/events?{query}")
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, query.partition("=")[0])
+    for header in ("x", "-1", "1.5", str(2**63), ""):
+        answer = await web.get(f"{RUNS}/{run_id}/events?stream=true", headers={"last-event-id": header})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "last-event-id"), header
+    for body in ({}, {"content": ""}, {"content": "a\0"}, {"content": 1}, {"content": "a", "role": "system"}):
+        assert (await web.post(f"{RUNS}/{run_id}/messages", json=body)).status_code == 400, body
+
+
+async def test_without_a_data_plane_there_are_the_runs_that_go_on(tmp_path: Path) -> None:
+    async with serving_runs(tmp_path, stored=False) as desk, desk.client() as web:
+        run_id = await desk.begin("wait")
+        await desk.waiting()
+        assert [run["id"] for run in (await web.get(RUNS)).json()["data"]] == [run_id]
+        answer = await web.post(f"{RUNS}/{run_id}/cancel")
+        assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
+        assert refused(await web.post(f"{RUNS}/{run_id}/cancel")) == (404, "not_found")
+        assert (await web.get(RUNS)).json()["data"] == []
+
+
+async def test_where_no_agent_is_configured_there_are_no_runs_to_see() -> None:
+    async with serving() as served:
+        reply = await talk(served, iter([request(method="GET", path=RUNS)]))
+    assert (reply.status, reply.error["code"]) == (404, "model_not_found")
+    assert "No agent is configured here" in (reply.error["message"] or "")

@@ -1,0 +1,121 @@
+"""What a run tells is kept first and seen then, and whoever comes later sees the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from agentflow.agents.journal import MemoryJournal, StoredJournal, stored
+from agentflow.agents.live import LiveRun
+from agentflow.agents.record import Began, Ended, Event, Said, StepBegan
+from agentflow.events import TextDelta
+from agentflow.library.refusals import DataUnavailable
+from dataplane import DataPlane, DataPlaneConfig
+
+BEGAN = Began(agent="a", model="m", messages=(), prompt=[1])
+STEP = StepBegan(step=0, model="m")
+END = Ended(end="completed", why="stop")
+
+
+class HeldJournal(MemoryJournal):
+    """Keeps nothing until `free` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = asyncio.Event()
+
+    async def append(self, events: Sequence[Event]) -> int:
+        await self.free.wait()
+        return await super().append(events)
+
+
+def said(text: str) -> Said:
+    return Said(ids=[1], text=text)
+
+
+async def seen(live: LiveRun, after: int = 0) -> list[str]:
+    return [f"{number} {type(event).__name__}" async for number, event in live.follow(after)]
+
+
+async def test_followers_see_all_events_whenever_they_come_and_wherever_they_begin() -> None:
+    live = LiveRun("run_1", "t", MemoryJournal())
+    early = asyncio.create_task(seen(live))
+    await live.tell(BEGAN, STEP)
+    middle = asyncio.create_task(seen(live, after=1))
+    await asyncio.sleep(0)
+    assert await live.tell(said("Hi")) == [TextDelta(0, "Hi")]
+    await live.tell(END)
+    everything = ["1 Began", "2 StepBegan", "3 Said", "4 Ended"]
+    assert await early == everything
+    assert await middle == everything[1:]
+    assert await seen(live) == everything
+    assert await seen(live, after=4) == []
+
+
+async def test_nothing_is_told_after_the_end() -> None:
+    live = LiveRun("run_1", "t", MemoryJournal(), [BEGAN, STEP, END])
+    assert await live.tell(said("more")) == []
+    assert await seen(live, after=2) == ["3 Ended"]
+
+
+async def test_an_event_is_not_seen_before_it_is_kept() -> None:
+    journal = HeldJournal()
+    live = LiveRun("run_1", "t", journal, [BEGAN, STEP])
+    telling = asyncio.create_task(live.tell(said("Hi")))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert live.progress.said == []
+    journal.free.set()
+    await telling
+    assert live.progress.said == [1]
+
+
+async def test_what_is_being_told_is_told_whole_though_the_teller_is_cancelled() -> None:
+    journal = HeldJournal()
+    live = LiveRun("run_1", "t", journal, [BEGAN, STEP])
+    telling = asyncio.create_task(live.tell(said("Hi")))
+    await asyncio.sleep(0)
+    telling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await telling
+    journal.free.set()
+    await live.tell(END)
+    assert live.progress.said == [1]
+    assert live.over
+
+
+async def test_a_stored_run_is_read_back_as_it_was_told(tmp_path: Path) -> None:
+    plane = await DataPlane.open(DataPlaneConfig(path=str(tmp_path / "data"), hot_layer_mem_mb=64))
+    live = LiveRun("run_1", "acme", StoredJournal(plane.state, "acme", "run_1"))
+    await live.tell(BEGAN, STEP)
+    await live.tell(said("你好"))
+    kept = await stored(plane.state, "acme", "run_1")
+    assert [event for _, event in kept] == [event async for _, event in _first(live, 3)]
+    assert [number for number, _ in kept] == [1, 2, 3]
+    assert await stored(plane.state, "acme", "run_1", after=2) == kept[2:]
+    assert await stored(plane.state, "other", "run_1") == []
+    again = LiveRun("run_1", "acme", StoredJournal(plane.state, "acme", "run_1", last=3), [event for _, event in kept])
+    await again.tell(END)
+    assert again.progress.said == [1]
+    await plane.close()
+
+
+async def test_two_writers_of_one_log_cannot_both_go_on(tmp_path: Path) -> None:
+    plane = await DataPlane.open(DataPlaneConfig(path=str(tmp_path / "data"), hot_layer_mem_mb=64))
+    one = LiveRun("run_1", "acme", StoredJournal(plane.state, "acme", "run_1"))
+    other = LiveRun("run_1", "acme", StoredJournal(plane.state, "acme", "run_1"))
+    await one.tell(BEGAN)
+    with pytest.raises(DataUnavailable):
+        await other.tell(BEGAN)
+    assert other.progress.began is None
+    await plane.close()
+
+
+async def _first(live: LiveRun, count: int):  # type: ignore[no-untyped-def]
+    async for number, event in live.follow():
+        yield number, event
+        if number == count:
+            return

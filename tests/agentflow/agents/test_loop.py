@@ -1,0 +1,285 @@
+"""The loop over the scripted engine: what an agent does with its model's calls."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentflow.agents.config import AgentConfig, AgentLimits
+from agentflow.agents.record import Added, Paused, Unpaused
+from agentflow.errors import InvalidRequest, SequenceFailed, UnknownModel
+from agentflow.events import ChoiceFinished, Event, ToolEnded, ToolStarted
+from agentflow.messages import Message, Sampling, Tool
+from agentflow.stream import EventStream
+from agentflow.tools.errors import ToolFailed
+from agentflow.tools.tool import CallContext
+from tests.agentflow.agents.agencies import BodyTool, benched, call, request, text_of
+
+ANSWERED = "tool_response"  # in the turn with the results
+
+
+async def echo(arguments: dict[str, Any], _: CallContext) -> str:
+    return json.dumps(arguments)
+
+
+async def test_an_answer_without_calls_is_one_step(tmp_path: Path) -> None:
+    async with benched(tmp_path, {"hi": "Hello."}, []) as it:
+        events = await it.ask("hi")
+        assert text_of(events) == "Hello."
+        assert events[-1] == ChoiceFinished(0, "stop")
+        assert len(it.ended) == 1
+
+
+async def test_a_call_is_made_and_its_result_read_before_the_answer(tmp_path: Path) -> None:
+    rules = {"21": "So it is 21.", "sum": "Let me see." + call("add", '{"a": 1}')}
+
+    async def add(arguments: dict[str, Any], _: CallContext) -> str:
+        return str(arguments["a"] + 20)
+
+    async with benched(tmp_path, rules, [BodyTool("add", add)]) as it:
+        events = await it.ask("the sum, please")
+        started, over = (event for event in events if isinstance(event, ToolStarted | ToolEnded))
+        assert isinstance(started, ToolStarted)
+        assert (started.name, started.arguments) == ("add", '{"a": 1}')
+        assert over == ToolEnded(0, started.id, "add", "21", False)
+        assert text_of(events) == "Let me see.\n\nSo it is 21."
+
+
+async def test_each_step_s_prompt_is_the_last_one_and_all_that_was_said(tmp_path: Path) -> None:
+    rules = {ANSWERED: "Done.", "go": "One." + call("echo", "{}")}
+    async with benched(tmp_path, rules, [BodyTool("echo", echo)]) as it:
+        await it.ask("go")
+        first, second = it.ended
+        before = first.prompt_token_ids
+        assert second.prompt_token_ids[: len(before)] == before
+        said = bytes(second.prompt_token_ids[len(before) : len(before) + first.completion_tokens - 1])
+        assert said.decode() == rules["go"]
+        assert second.cached_tokens >= len(before) // 16 * 16
+
+
+async def test_a_call_starts_while_the_model_still_speaks(tmp_path: Path) -> None:
+    """The tool waits for text that the model says after the call, so the two must overlap."""
+    spoke = asyncio.Event()
+
+    async def wait(_: dict[str, Any], __: CallContext) -> str:
+        await spoke.wait()
+        return "over"
+
+    rules = {"over": "End.", "go": call("wait") + "And I go on speaking."}
+    async with benched(tmp_path, rules, [BodyTool("wait", wait)]) as it:
+        stream = await it.service.chat(request("go"))
+        text = ""
+        async for event in stream:
+            text += text_of([event])
+            if text.endswith("speaking."):
+                spoke.set()
+        await stream.aclose()
+        assert text == "And I go on speaking.\n\nEnd."
+
+
+async def test_calls_of_one_step_run_side_by_side_and_are_read_in_their_order(tmp_path: Path) -> None:
+    both = asyncio.Barrier(2)
+
+    async def meet(arguments: dict[str, Any], _: CallContext) -> str:
+        await both.wait()
+        await asyncio.sleep(0.02 if arguments["n"] == 1 else 0)
+        return f"<{arguments['n']}>"
+
+    rules = {r"(?s)<1>.*<2>": "In order.", "go": call("meet", '{"n": 1}') + call("meet", '{"n": 2}')}
+    async with benched(tmp_path, rules, [BodyTool("meet", meet)]) as it:
+        events = await it.ask("go")
+        assert [event.text for event in events if isinstance(event, ToolEnded)] == ["<2>", "<1>"]
+        assert len(it.ended) == 2
+
+
+async def test_injected_results_stop_the_model_at_its_call(tmp_path: Path) -> None:
+    rules = {ANSWERED: "So it was.", "go": call("echo") + "It was surely something."}
+    agent = AgentConfig(tools=("*",), tool_mode="inject")
+    async with benched(tmp_path, rules, [BodyTool("echo", echo)], agent) as it:
+        events = await it.ask("go")
+        assert text_of(events) == "So it was."
+        assert it.ended[0].completion_tokens == len(call("echo"))
+
+
+async def test_what_a_tool_fails_with_goes_back_to_the_model(tmp_path: Path) -> None:
+    async def fail(_: dict[str, Any], __: CallContext) -> str:
+        raise ToolFailed("The shop is closed.")
+
+    rules = {"shop is closed": "Sorry.", "go": call("fail")}
+    async with benched(tmp_path, rules, [BodyTool("fail", fail)]) as it:
+        events = await it.ask("go")
+        (over,) = (event for event in events if isinstance(event, ToolEnded))
+        assert (over.text, over.is_error) == ("The shop is closed.", True)
+        assert text_of(events) == "Sorry."
+
+
+async def test_a_tool_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
+    rules = {"There is no tool 'eco'. Tools: echo": "Oh.", "go": call("eco")}
+    async with benched(tmp_path, rules, [BodyTool("echo", echo)]) as it:
+        events = await it.ask("go")
+        assert text_of(events) == "Oh."
+        assert not [event for event in events if isinstance(event, ToolStarted)]
+
+
+async def test_a_broken_call_goes_back_to_the_model(tmp_path: Path) -> None:
+    rules = {"could not be understood": "I am sorry.", "go": '<tool_call>{"name": "echo", </tool_call>'}
+    async with benched(tmp_path, rules, [BodyTool("echo", echo)]) as it:
+        assert text_of(await it.ask("go")) == "I am sorry."
+
+
+async def test_a_run_that_calls_for_ever_ends_at_its_steps(tmp_path: Path) -> None:
+    agent = AgentConfig(tools=("*",), limits=AgentLimits(steps=3))
+    async with benched(tmp_path, {"": call("echo")}, [BodyTool("echo", echo)], agent) as it:
+        events = await it.ask("go")
+        assert events[-1] == ChoiceFinished(0, "length")
+        assert len(it.ended) == 3
+
+
+async def test_a_run_ends_at_its_tokens(tmp_path: Path) -> None:
+    agent = AgentConfig(limits=AgentLimits(tokens=5))
+    async with benched(tmp_path, {"": "Too long an answer."}, [], agent) as it:
+        events = await it.ask("go")
+        assert text_of(events) == "Too l"
+        assert events[-1] == ChoiceFinished(0, "length")
+
+
+async def test_a_run_ends_at_its_time_and_its_tools_with_it(tmp_path: Path) -> None:
+    ended = asyncio.Event()
+
+    async def hang(_: dict[str, Any], __: CallContext) -> str:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return ""
+
+    agent = AgentConfig(tools=("*",), limits=AgentLimits(wall_s=0.2))
+    async with benched(tmp_path, {"": call("hang")}, [BodyTool("hang", hang)], agent) as it:
+        events = await it.ask("go")
+        assert events[-1] == ChoiceFinished(0, "length")
+        assert ended.is_set()
+
+
+async def test_no_seat_is_held_while_tools_work(tmp_path: Path) -> None:
+    """Two runs share one seat: the second's answer comes while the first waits for its tool."""
+    free = asyncio.Event()
+
+    async def wait(_: dict[str, Any], __: CallContext) -> str:
+        await free.wait()
+        return "over"
+
+    rules = {"over": "First.", "go": call("wait"), "hi": "Second."}
+    async with benched(tmp_path, rules, [BodyTool("wait", wait)], max_running=1) as it:
+        first = asyncio.create_task(it.ask("go"))
+        assert text_of(await it.ask("hi")) == "Second."
+        free.set()
+        assert text_of(await first) == "First."
+
+
+async def test_a_client_that_leaves_ends_the_run_and_its_tools(tmp_path: Path) -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def hang(_: dict[str, Any], __: CallContext) -> str:
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return ""
+
+    async with benched(tmp_path, {"": call("hang")}, [BodyTool("hang", hang)]) as it:
+        stream = await it.service.chat(request("go"))
+        async for event in stream:
+            if isinstance(event, ToolStarted):
+                break
+        await began.wait()
+        await stream.aclose()
+        assert ended.is_set()
+        assert it.service.status().running == 0
+
+
+async def test_a_prompt_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    async with benched(tmp_path, {}, []) as it:
+        with pytest.raises(InvalidRequest, match="has a context of 20000"):
+            await it.ask("x" * 30_000)
+
+
+async def test_an_unknown_agent_is_told_with_the_nearest(tmp_path: Path) -> None:
+    async with benched(tmp_path, {}, []) as it:
+        with pytest.raises(UnknownModel, match="There is no agent 'aa'. Did you mean \"agent/a\"?"):
+            await it.ask("go", agent="aa")
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [({"n": 2}, "n"), ({"tools": (Tool("x"),)}, "tools"), ({"sampling": Sampling(logprobs=1)}, "logprobs")],
+)
+async def test_what_has_no_meaning_for_an_agent_is_refused(tmp_path: Path, more: dict[str, Any], param: str) -> None:
+    async with benched(tmp_path, {}, []) as it:
+        with pytest.raises(InvalidRequest) as caught:
+            await it.ask("go", **more)
+        assert caught.value.param == param
+
+
+async def test_a_paused_run_holds_no_seat_says_nothing_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with benched(tmp_path, {"go": "abcdefghij" * 20}, [], tokens_per_s=500) as it:
+        stream = await it.service.chat(request("go"))
+        events = aiter(stream)
+        text = text_of([await anext(events)])
+        (run_id,) = it.service.agents.ids("default")
+        assert await it.service.agents.tell("default", run_id, Paused())
+        while it.service.status().running:
+            await asyncio.sleep(0.005)
+        live = it.service.agents.live("default", run_id)
+        assert live is not None
+        so_far = list(live.progress.said)
+        await asyncio.sleep(0.05)
+        assert live.progress.said == so_far
+        assert await it.service.agents.tell("default", run_id, Unpaused())
+        assert text + text_of([event async for event in events]) == "abcdefghij" * 20
+
+
+async def test_a_run_can_be_stepped(tmp_path: Path) -> None:
+    rules = {ANSWERED: "Done.", "go": call("echo")}
+    async with benched(tmp_path, rules, [BodyTool("echo", echo)], tokens_per_s=200) as it:
+        stream = await it.service.chat(request("go"))
+        reading = asyncio.create_task(_all(stream))
+        (run_id,) = it.service.agents.ids("default")
+        await it.service.agents.tell("default", run_id, Paused())
+        live = it.service.agents.live("default", run_id)
+        assert live is not None
+        for step in range(2):
+            assert live.progress.step == step
+            await it.service.agents.tell("default", run_id, Unpaused(one_step=True))
+            while not live.over and not live.progress.paused:
+                await asyncio.sleep(0.005)
+        assert text_of(await reading) == "Done."
+
+
+async def test_a_message_in_mid_flight_is_read_with_the_next_step(tmp_path: Path) -> None:
+    rules = {"also": "Both, then.", "go": "One thing."}
+    async with benched(tmp_path, rules, [], tokens_per_s=200) as it:
+        stream = await it.service.chat(request("go"))
+        (run_id,) = it.service.agents.ids("default")
+        assert await it.service.agents.tell("default", run_id, Added(message=Message("user", "also this")))
+        assert text_of(await _all(stream)) == "One thing.\n\nBoth, then."
+
+
+async def test_nobody_else_can_touch_a_run(tmp_path: Path) -> None:
+    async with benched(tmp_path, {"go": "a" * 100}, [], tokens_per_s=200) as it:
+        stream = await it.service.chat(request("go"))
+        (run_id,) = it.service.agents.ids("default")
+        assert it.service.agents.live("other", run_id) is None
+        assert not await it.service.agents.cancel("other", run_id)
+        assert not await it.service.agents.tell("other", run_id, Paused())
+        assert await it.service.agents.cancel("default", run_id)
+        with pytest.raises(SequenceFailed, match="cancelled"):
+            await _all(stream)
+
+
+async def _all(stream: EventStream) -> list[Event]:
+    return [event async for event in stream]

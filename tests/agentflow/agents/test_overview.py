@@ -1,0 +1,137 @@
+"""One list of a tenant's runs, wherever they are, and what can be done with each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from agentflow.agents.account import RunSummary
+from agentflow.agents.archive import Archive, RunRecord
+from agentflow.agents.overview import ACCOUNTED_INLINE, PAGE, Overview, Wanted
+from agentflow.agents.record import Began, Ended, Said, StepBegan
+from agentflow.agents.refusals import RunConflict
+from agentflow.library.refusals import NotStored
+from agentflow.messages import Message
+from agentflow.tools.tool import CallContext
+from dataplane import DataPlane, DataPlaneConfig
+from tests.agentflow.agents.agencies import Bench, BodyTool, benched, call, request
+
+BEGAN = Began(at=1000, agent="a", model="m", messages=(Message("user", "go"),))
+
+
+@pytest_asyncio.fixture
+async def plane(tmp_path: Path) -> AsyncIterator[DataPlane]:
+    opened = await DataPlane.open(DataPlaneConfig(path=str(tmp_path / "data"), hot_layer_mem_mb=64))
+    yield opened
+    await opened.close()
+
+
+async def keep(archive: Archive, number: int, agent: str = "a") -> str:
+    """A stored run that is over; those with lower numbers are newer."""
+    run = RunRecord(id=f"run_{number:06}", agent=agent, model="m", created_ms=1000, ended_ms=2000, end="completed")
+    await archive.close("default", run)
+    return run.id
+
+
+async def all_pages(overview: Overview, **wanted: Any) -> list[RunSummary]:
+    found: list[RunSummary] = []
+    more = True
+    while more:
+        after = found[-1].id if found else None
+        page, more = await overview.page("default", Wanted(after=after, **wanted))
+        assert not more or len(page) == wanted["limit"]
+        found += page
+    return found
+
+
+async def test_pages_join_to_the_whole_list_with_runs_that_are_not_stored_among_them(
+    tmp_path: Path, plane: DataPlane
+) -> None:
+    archive = Archive(plane.state)
+    count = 2 * PAGE + 50
+    ids = await asyncio.gather(
+        *(keep(archive, number, "rare" if number % 100 == 7 else "a") for number in range(count))
+    )
+    free = asyncio.Event()
+
+    async def wait(_: dict[str, Any], __: CallContext) -> str:
+        await free.wait()
+        return "done"
+
+    async with benched(tmp_path, {"done": "Done.", "go": call("wait")}, [BodyTool("wait", wait)], plane=plane) as it:
+        stream = await it.service.chat(request("go", store=False))
+        (going,) = it.service.agents.ids("default")
+        overview = Overview(it.service.agents)
+        assert [run.id for run in await all_pages(overview, limit=100)] == sorted([*ids, going])
+        assert [run.id for run in await all_pages(overview, limit=2, agent="rare")] == ids[7::100]
+        assert [run.id for run in await all_pages(overview, limit=1, status="running")] == [going]
+        assert await all_pages(overview, limit=1, status="failed") == []
+        assert await overview.page("other", Wanted(limit=5)) == ([], False)
+        await stream.aclose()
+
+
+async def test_a_long_log_is_accounted_for_and_followed_in_pages(tmp_path: Path, plane: DataPlane) -> None:
+    archive = Archive(plane.state)
+    journal = await archive.open("default", RunRecord(id="run_1", agent="a", model="m", created_ms=1000))
+    said = [Said(at=2000 + number, ids=[number], text="x") for number in range(ACCOUNTED_INLINE + 100)]
+    await journal.append([BEGAN, StepBegan(at=2000, step=0, model="m")])
+    for first in range(0, len(said), 200):
+        await journal.append(said[first : first + 200])
+    await journal.append([Ended(at=9000, end="failed", why="x", error="It broke.")])
+    async with benched(tmp_path, {}, [], plane=plane) as it:
+        overview = Overview(it.service.agents)
+        run = await overview.account("default", "run_1")
+        assert (run.status, run.error, run.last) == ("failed", "It broke.", len(said) + 3)
+        assert (run.steps[0].completion_tokens, run.steps[0].text) == (len(said), "x" * len(said))
+        numbers = [number async for number, _ in await overview.follow("default", "run_1", 2)]
+        assert numbers == list(range(3, len(said) + 4))
+        page = await overview.events("default", "run_1", 5, 3)
+        assert [number for number, _ in page] == [6, 7, 8]
+        with pytest.raises(NotStored):
+            await overview.events("other", "run_1", 0, 10)
+
+
+async def test_a_run_is_never_seen_as_open_while_its_end_is_being_noted(tmp_path: Path, plane: DataPlane) -> None:
+    async with benched(tmp_path, {"go": "Hello."}, [], plane=plane) as it:
+        overview = Overview(it.service.agents)
+        stream = await it.service.chat(request("go"))
+        (run_id,) = it.service.agents.ids("default")
+        async for _ in stream:
+            pass
+        await _is_never_open(it, overview, run_id)
+        await overview.delete("default", run_id)
+        with pytest.raises(NotStored):
+            await overview.account("default", run_id)
+        assert await Archive(plane.state).open_runs() == []
+        assert await overview.page("default", Wanted(limit=5)) == ([], False)
+
+
+async def _is_never_open(it: Bench, overview: Overview, run_id: str) -> None:
+    """From the moment in which its stream has ended until it is noted."""
+    seen = set()
+    while it.service.agents.going:
+        (run,), _ = await overview.page("default", Wanted(limit=5))
+        seen.add(run.status)
+    assert seen <= {"completed"}
+    assert (await overview.account("default", run_id)).status == "completed"
+
+
+async def test_steering_a_run_that_has_just_ended_is_a_conflict_that_says_how_it_ended(tmp_path: Path) -> None:
+    async with benched(tmp_path, {"go": "Hello."}, []) as it:
+        overview = Overview(it.service.agents)
+        stream = await it.service.chat(request("go", store=False))
+        (run_id,) = it.service.agents.ids("default")
+        live = it.service.agents.live("default", run_id)
+        assert live is not None
+        async for _ in live.follow():
+            pass
+        with pytest.raises(RunConflict, match="is over: completed"):
+            await overview.steer("default", run_id, "pause")
+        async for _ in stream:
+            pass
+        await stream.aclose()

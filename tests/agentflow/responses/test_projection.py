@@ -1,0 +1,228 @@
+"""A log is told as the same events, wherever it is cut and however often it is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentflow.agents import record
+from agentflow.agents.record import (
+    ANY_TOOL,
+    Began,
+    CallEnded,
+    CallStarted,
+    Ended,
+    Event,
+    Resumed,
+    RunEnd,
+    Said,
+    StepBegan,
+    StepEnded,
+)
+from agentflow.events import Usage
+from agentflow.messages import Message, Tool
+from agentflow.responses.events import (
+    ArgumentsAdded,
+    ArgumentsDone,
+    Failure,
+    ItemAdded,
+    ItemDone,
+    PartAdded,
+    PartDone,
+    ResponseEvent,
+    ResponseState,
+    StateTold,
+    TextAdded,
+    TextDone,
+    ToolTold,
+)
+from agentflow.responses.items import CallItem, Item, MessageItem, ToolItem
+from agentflow.responses.projection import Projection
+from agentflow.responses.records import ResponseRecord
+
+SUFFIX = "0123456789abcdef01234567"
+RECORD = ResponseRecord(id=f"resp_{SUFFIX}", model="m", input=())
+CALL = '<tool_call>{"name": "look", "arguments": {"what": "box"}}</tool_call>'
+
+
+def call_id(number: int) -> str:
+    return f"call_{SUFFIX}{number:04x}"
+
+
+def began(agent: str = "a", **more: Any) -> list[Event]:
+    tools = (Tool("look"), Tool("file_search"))
+    first = Began(
+        agent=agent, model="m", messages=(Message("user", "Look."),), tools=tools, tool_format="hermes", at=5000, **more
+    )
+    return [first, StepBegan(step=0, model="m", forced=more.get("forced"))]
+
+
+def said(*texts: str) -> list[Event]:
+    return [Said(ids=[n], text=text) for n, text in enumerate(texts)]
+
+
+def stepped(reason: str = "stop") -> StepEnded:
+    return StepEnded(reason=reason, prompt_tokens=2, cached_tokens=1, completion_tokens=3)
+
+
+def ended(end: RunEnd = "completed", why: str = "stop", error: str | None = None) -> Ended:
+    return Ended(end=end, why=why, error=error, at=9000)
+
+
+def called(number: int, text: str, *, name: str = "look", is_error: bool = False) -> list[Event]:
+    started = CallStarted(call_id=call_id(number), name=name, arguments="{}", idempotent=True)
+    return [started, CallEnded(call_id=call_id(number), text=text, is_error=is_error)]
+
+
+def told(log: list[Event]) -> tuple[list[ResponseEvent], ResponseState]:
+    projection = Projection(RECORD)
+    events = [each for event in log for each in projection.apply(record.decode(record.encode(event)))]
+    assert [event.number for event in events] == list(range(len(events)))
+    return events, projection.state()
+
+
+WHOLE = [
+    *began(),
+    *said("I ", "look. ", CALL[:20], CALL[20:40], CALL[40:], "Then"),
+    *called(0, "a hat")[:1],
+    stepped(),
+    *called(0, "a hat")[1:],
+    StepBegan(step=1, model="m"),
+    *said("A ha"),
+    Resumed(kept=1),
+    *said("t."),
+    stepped(),
+    ended(),
+]
+
+
+def test_a_text_is_one_message_with_one_part() -> None:
+    events, state = told([*began(), *said("Hel", "lo"), stepped(), ended()])
+    item_id = f"msg_{SUFFIX}0000"
+    opened = MessageItem(id=item_id, role="assistant", texts=(), status="in_progress")
+    whole = MessageItem(id=item_id, role="assistant", texts=("Hello",))
+    assert events[2:-1] == [
+        ItemAdded(2, 0, opened),
+        PartAdded(3, 0, item_id),
+        TextAdded(4, 0, item_id, "Hel"),
+        TextAdded(5, 0, item_id, "lo"),
+        TextDone(6, 0, item_id, "Hello"),
+        PartDone(7, 0, item_id, "Hello"),
+        ItemDone(8, 0, whole),
+    ]
+    moments = [(event.moment, event.response.status) for event in events if isinstance(event, StateTold)]
+    assert moments == [("created", "in_progress"), ("in_progress", "in_progress"), ("completed", "completed")]
+    assert (state.output, state.created_ms, state.completed_ms) == ((whole,), 5000, 9000)
+    assert state.usage == Usage(2, 3, 1)
+    last = events[-1]
+    assert isinstance(last, StateTold)
+    assert last.response == state
+
+
+def test_a_tool_of_an_agents_is_an_item_with_stages() -> None:
+    events, state = told(WHOLE)
+    item_id = f"mcp_{SUFFIX}0001"
+    of_tool = [event for event in events if getattr(event, "item_id", None) == item_id]
+    assert [event.stage for event in of_tool if isinstance(event, ToolTold)] == ["in_progress", "completed"]
+    pieces = [event.text for event in of_tool if isinstance(event, ArgumentsAdded)]
+    assert "".join(pieces) == '{"what": "box"}'
+    assert [event.text for event in of_tool if isinstance(event, ArgumentsDone)] == ['{"what": "box"}']
+    texts = ["I look. ", "Then", "A hat."]
+    assert [item.texts[0] for item in state.output if isinstance(item, MessageItem)] == texts
+    assert state.output[1] == ToolItem(id=item_id, name="look", arguments='{"what": "box"}', output="a hat")
+    assert state.usage == Usage(4, 6, 2)
+
+
+@pytest.mark.parametrize("cut", range(1, len(WHOLE) + 1))
+def test_at_every_cut_what_was_told_stays_and_the_rest_follows(cut: int) -> None:
+    whole, _ = told(WHOLE)
+    events, state = told(WHOLE[:cut])
+    assert events == whole[: len(events)]
+    assert state.status == ("completed" if cut == len(WHOLE) else "in_progress")
+    done: dict[int, Item] = {event.place: event.item for event in events if isinstance(event, ItemDone)}
+    opened = {event.place: event.item for event in events if isinstance(event, ItemAdded)}
+    assert state.output == tuple(done.get(place, item) for place, item in sorted(opened.items()))
+
+
+@pytest.mark.parametrize(
+    ("end", "moment", "status", "incomplete"),
+    [
+        (ended("incomplete", "max_tokens"), "incomplete", "incomplete", "max_output_tokens"),
+        (ended("incomplete", "max_steps", "All steps."), "incomplete", "incomplete", "max_messages"),
+        (ended("cancelled", "cancelled"), "incomplete", "cancelled", None),
+        (ended("failed", "EngineDied", "It died."), "failed", "failed", None),
+    ],
+)
+def test_an_end_that_is_none_closes_what_is_open(end: Ended, moment: str, status: str, incomplete: str | None) -> None:
+    log = [*began(), *said("One ", CALL, " two")]
+    events, state = told([*log, end])
+    last = events[-1]
+    assert isinstance(last, StateTold)
+    assert (last.moment, state.status, state.incomplete, state.completed_ms) == (moment, status, incomplete, None)
+    assert state.failure == (Failure("server_error", "It died.") if status == "failed" else None)
+    assert [item.status for item in state.output if isinstance(item, ToolItem)] == ["incomplete"]
+    done = [event.item for event in events if isinstance(event, ItemDone)]
+    assert sorted(done, key=lambda item: item.id) == sorted(state.output, key=lambda item: item.id)
+    assert state.output[2] == MessageItem(
+        id=f"msg_{SUFFIX}0002", role="assistant", texts=(" two",), status="incomplete"
+    )
+
+
+def test_a_prompt_that_is_too_long_is_the_callers_fault() -> None:
+    _, state = told([*began(), ended("failed", "context_length_exceeded", "Too long.")])
+    assert state.failure == Failure("invalid_prompt", "Too long.")
+
+
+def test_a_plain_models_calls_are_the_callers() -> None:
+    events, state = told([*began(""), *said("I look. ", CALL, CALL), stepped(), ended()])
+    calls = [item for item in state.output if isinstance(item, CallItem)]
+    assert [(call.id, call.call_id, call.arguments) for call in calls] == [
+        (f"fc_{SUFFIX}000{n}", call_id(n - 1), '{"what": "box"}') for n in (1, 2)
+    ]
+    assert not [event for event in events if isinstance(event, ToolTold)]
+    assert [event.own for event in events if isinstance(event, ArgumentsAdded)] == [False, False]
+
+
+def test_calls_that_were_forced_are_read_as_they_are_written() -> None:
+    list_ = '[{"name": "look", "arguments": {"what": 1}}, {"name": "look", "arguments": {}}]'
+    _, state = told([*began("", forced=ANY_TOOL), *said(list_), stepped(), ended()])
+    assert [item.arguments for item in state.output if isinstance(item, CallItem)] == ['{"what": 1}', "{}"]
+    _, state = told([*began("", forced="look"), *said('{"what": 2}'), stepped(), ended()])
+    assert [item.arguments for item in state.output if isinstance(item, CallItem)] == ['{"what": 2}']
+
+
+def test_a_call_that_was_cut_off_is_incomplete() -> None:
+    _, state = told([*began(""), *said(CALL[:45]), stepped("length"), ended("incomplete", "max_tokens")])
+    (call,) = state.output
+    assert isinstance(call, CallItem)
+    assert (call.name, call.status) == ("look", "incomplete")
+
+
+def test_a_call_that_an_agent_did_not_write_well_is_a_tool_that_failed() -> None:
+    broken = "<tool_call>nonsense</tool_call>"
+    log = [
+        *began(),
+        *said("See: ", broken),
+        stepped(),
+        StepBegan(step=1, model="m"),
+        *said("Sorry."),
+        stepped(),
+        ended(),
+    ]
+    _, state = told(log)
+    assert [(type(item).__name__, item.status) for item in state.output if isinstance(item, MessageItem | ToolItem)] == [
+        ("MessageItem", "completed"),
+        ("ToolItem", "failed"),
+        ("MessageItem", "completed"),
+    ]
+
+
+def test_a_search_has_stages_of_its_own_and_no_arguments() -> None:
+    search = CALL.replace("look", "file_search")
+    events, state = told([*began(), *said(search), stepped(), *called(0, "found", name="file_search")])
+    assert [(event.stage, event.search) for event in events if isinstance(event, ToolTold)] == [
+        ("in_progress", True), ("searching", True), ("completed", True),
+    ]  # fmt: skip
+    assert not [event for event in events if isinstance(event, ArgumentsAdded | ArgumentsDone)]
+    assert state.output[0].id == f"fs_{SUFFIX}0000"

@@ -1,0 +1,480 @@
+"""Workers: real processes that run functions, and what these do to themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from agentflow.tools.errors import (
+    InvalidArguments,
+    InvalidTool,
+    ToolDied,
+    ToolError,
+    ToolFailed,
+    ToolTimeout,
+    ToolUnavailable,
+)
+from agentflow.tools.pythonsource import PythonSource
+from agentflow.tools.tool import CallContext, Content
+from agentflow.tools.workers import Workers
+
+EXAMPLE = Path(__file__).with_name("example_tools.py")
+ROOT = Path(__file__).resolve().parents[3]
+ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/root"}
+
+
+def source(module: Path = EXAMPLE, **settings: Any) -> PythonSource:
+    return PythonSource(**{"module": str(module), "warm": 0, "workers": 2, **settings})
+
+
+class Pool:
+    """Workers, and the calls of a test."""
+
+    def __init__(self, workers: Workers, folder: Path) -> None:
+        self.workers = workers
+        self.folder = folder
+
+    async def call(self, name: str, within_s: float = 60.0, **arguments: Any) -> str | Content:
+        context = CallContext(
+            tenant="ann",
+            run_id="run",
+            call_id="call",
+            key="run/call",
+            deadline_at=time.monotonic() + within_s,
+            result_path=self.folder / "result",
+        )
+        return (await self.workers.call(name, arguments, context)).content
+
+
+@pytest.fixture
+async def pool(tmp_path: Path) -> AsyncIterator[Pool]:
+    workers = Workers(source(), ENVIRONMENT)
+    yield Pool(workers, tmp_path)
+    await workers.close()
+    assert not workers.pids
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+# What calls give
+
+
+async def test_a_module_is_described_without_being_imported_here(pool: Pool) -> None:
+    tools = {described.spec.name: described for described in await pool.workers.describe()}
+    assert tools["weather"].spec.aliases == ("天气",)
+    assert list(tools["weather"].spec.parameters["properties"]) == ["city", "day", "scale", "stay", "options"]
+    assert [name for name, described in tools.items() if described.trusted] == ["here", "here_async", "here_failing"]
+    assert "example_tools" not in sys.modules
+
+
+async def test_plain_and_async_functions_are_called_in_one_process_after_another(pool: Pool) -> None:
+    stay = {"place": {"latitude": 1, "longitude": 2}}
+    text = await pool.call("weather", city="上海", scale="f", stay=stay, options={"verbose": True})
+    assert isinstance(text, str)
+    assert json.loads(text) == {
+        "city": "上海",
+        "day": "today",
+        "scale": "f",
+        "nights": 1,
+        "place": True,
+        "verbose": True,
+    }
+    assert await pool.call("add", a=2) == "3"
+    assert await pool.call("greet", whom="Ann") == "Hello, Ann."
+    assert len(pool.workers.pids) == 1
+
+
+async def test_long_results_and_bytes_are_files_at_the_contexts_place(pool: Pool) -> None:
+    place = pool.folder / "result"
+    assert await pool.call("give", what="text", size=40_000) == Content(place, 80_000, "text/plain")
+    assert place.read_text() == "é" * 40_000
+    assert await pool.call("give", what="bytes", size=3) == Content(place, 6, "application/octet-stream")
+    assert await pool.call("give", what="blob", folder=str(pool.folder)) == Content(place, 40, "text/csv")
+    assert place.read_bytes() == b"a,b\n" * 10
+    assert await pool.call("give", what="list") == "[0,1,2,3,4,5,6,7,8,9]"
+
+
+async def test_content_becomes_what_the_function_asks_for(pool: Pool) -> None:
+    kept = pool.folder / "kept"
+    kept.write_text("[1, 2]")
+    content = Content(kept, 6, "text/csv")
+    text = await pool.call("take", blob=content, text=content, data=content, rows=content)
+    assert isinstance(text, str)
+    assert json.loads(text) == [[6, *["[1, 2]"] * 3, "text/csv"], "[1, 2]", "[1, 2]", [1, 2], None]
+    with pytest.raises(InvalidArguments, match="'place' is wrong in the content"):
+        await pool.call("take", place=content)
+
+
+async def test_megabytes_of_arguments_pass_and_more_are_refused(pool: Pool) -> None:
+    assert await pool.call("greet", whom="x" * 3_000_000) == Content(pool.folder / "result", 3_000_008, "text/plain")
+    with pytest.raises(InvalidArguments, match="too much for the tool greet"):
+        await pool.call("greet", whom="x" * 5_000_000)
+    with pytest.raises(InvalidArguments, match="too much for the tool add"):
+        await pool.call("add", a=2**70)
+
+
+# What functions raise
+
+
+async def test_what_a_function_raises_fails_its_call_and_no_other(pool: Pool) -> None:
+    await pool.workers.warm(1)
+    before = pool.workers.pids
+    cases: tuple[tuple[str, dict[str, Any], str], ...] = (
+        ("fail", {"how": "politely"}, "^There is no such day.$"),
+        ("fail", {"how": "otherwise"}, "^The tool fail failed: ValueError: no good$"),
+        ("give", {"what": "object"}, "The tool give returned what has no JSON"),
+        ("give", {"what": "surrogate"}, "The tool give returned text that is no Unicode"),
+        ("give", {"what": "cycle"}, "The tool give returned what has no JSON"),
+    )
+    for name, arguments, sentence in cases:
+        with pytest.raises(ToolFailed, match=sentence) as caught:
+            await pool.call(name, **arguments)
+        assert caught.value.again == (arguments == {"how": "politely"})
+        assert await pool.call("greet", whom="Ann") == "Hello, Ann."
+    assert pool.workers.pids == before
+
+
+async def test_a_process_that_was_to_exit_or_that_ran_out_of_memory_is_not_used_again(pool: Pool) -> None:
+    for how, sentence in (
+        ("exit", "The tool fail ended itself with sys.exit"),
+        ("interrupt", "The tool fail failed: KeyboardInterrupt"),
+        ("memory", "The tool fail needs more memory than it may have"),
+    ):
+        with pytest.raises(ToolFailed, match=sentence):
+            await pool.call("fail", how=how)
+        assert not pool.workers.pids
+
+
+async def test_arguments_that_do_not_fit_are_the_models_fault(pool: Pool) -> None:
+    with pytest.raises(InvalidArguments, match="'a' is wrong: Expected `int`, got `str`"):
+        await pool.call("add", a="two")
+    assert pool.workers.idle == 1
+
+
+# What functions do to their process
+
+
+async def test_a_process_that_dies_harms_only_its_own_call(pool: Pool) -> None:
+    marker = pool.folder / "marker"
+    beside = asyncio.create_task(pool.call("hang", marker=str(marker), child=False))
+    await until(marker.exists)
+    for how, sentence in (
+        ("exit", r"ended by itself \(exit code 7\)"),
+        ("kill", "was killed from outside"),
+        ("segfault", r"crashed \(SIGSEGV\)"),
+        ("close", "closed its socket"),
+        ("rubbish", "said what it must not: a frame of 4,294,967,295 bytes"),
+    ):
+        with pytest.raises(ToolDied, match=f"^The tool die did not end its work: its process {sentence}"):
+            await pool.call("die", how=how)
+    assert not beside.done()
+    assert await pool.call("greet", whom="Ann") == "Hello, Ann."
+    beside.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await beside
+
+
+async def test_a_hanging_tool_is_killed_at_its_deadline_with_all_its_group(pool: Pool) -> None:
+    marker = pool.folder / "marker"
+    await pool.workers.warm(1)
+    with pytest.raises(ToolTimeout, match="^The tool hang took too long, and was ended.$"):
+        await pool.call("hang", within_s=1.0, marker=str(marker), child=True)
+    tool, child = map(int, marker.read_text().split())
+    assert not is_running(tool)
+    await until(lambda: not is_running(child))
+    assert await pool.call("greet", whom="Ann") == "Hello, Ann."
+
+
+async def test_a_cancelled_call_leaves_no_process(pool: Pool) -> None:
+    marker = pool.folder / "marker"
+    call = asyncio.create_task(pool.call("hang", marker=str(marker), child=True))
+    await until(marker.exists)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    tool, child = map(int, marker.read_text().split())
+    assert not is_running(tool)
+    await until(lambda: not is_running(child))
+    assert not pool.workers.pids
+
+
+async def test_a_process_that_forked_is_known_to_be_dead_and_its_child_ended(pool: Pool) -> None:
+    marker = pool.folder / "marker"
+    with pytest.raises(ToolDied, match="exit code 0"):
+        await pool.call("fork", marker=str(marker))
+    await until(lambda: not is_running(int(marker.read_text())))
+
+
+async def test_a_hundred_megabytes_of_output_are_dropped_but_for_the_end(
+    pool: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, "agentflow.tools"):
+        assert await pool.call("shout", megabytes=100) == "said"
+        # What was printed last can arrive after the answer.
+        await asyncio.sleep(0.2)
+        assert await pool.call("greet", whom="Ann") == "Hello, Ann."
+    printed = [vars(record)["output"] for record in caplog.records if "output" in vars(record)]
+    assert max(map(len, printed)) <= 64 << 10
+    assert "".join(printed).endswith("the end\n")
+
+
+async def test_a_worker_that_is_killed_while_it_is_idle_is_not_used(pool: Pool) -> None:
+    await pool.workers.warm(1)
+    (pid,) = pool.workers.pids
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: pid not in pool.workers.pids)
+    assert await pool.call("greet", whom="Ann") == "Hello, Ann."
+
+
+# The room
+
+
+async def test_a_worker_is_confined_and_sees_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "x")
+    workers = Workers(source(memory_mb=512, open_files=64), {**ENVIRONMENT, "RATE": "3"})
+    try:
+        text = await Pool(workers, tmp_path).call("room", names=["PATH", "RATE", "SECRET"])
+    finally:
+        await workers.close()
+    assert isinstance(text, str)
+    room = json.loads(text)
+    assert room.pop("pid") != os.getpid()
+    assert room.pop("variables") <= 4  # Python itself may add LC_CTYPE
+    assert room == {
+        "environment": {"PATH": os.environ["PATH"], "RATE": "3", "SECRET": None},
+        "session": True,
+        "thread": "MainThread",
+        "folder": "/",
+        "oom": "1000",
+        "limits": [512 << 20, 64, 0],
+        "stdin": "",
+        "inherited": False,
+    }
+
+
+# The pool
+
+
+async def test_calls_run_side_by_side_and_wait_for_their_turn(pool: Pool) -> None:
+    answers = await asyncio.gather(*(pool.call("greet", whom=str(number)) for number in range(20)))
+    assert answers == [f"Hello, {number}." for number in range(20)]
+    assert len(pool.workers.pids) <= 2
+
+
+async def test_a_call_that_gets_no_process_in_time_is_told_so(pool: Pool) -> None:
+    hanging = []
+    for number in range(2):
+        marker = pool.folder / f"marker{number}"
+        hanging.append(asyncio.create_task(pool.call("hang", marker=str(marker))))
+        await until(marker.exists)
+    with pytest.raises(ToolUnavailable, match="All processes for the tool greet were taken for too long"):
+        await pool.call("greet", within_s=0.05, whom="Ann")
+    waiting = asyncio.create_task(pool.call("greet", whom="Ann"))
+    await asyncio.sleep(0)
+    hanging[0].cancel()
+    assert await waiting == "Hello, Ann."
+    hanging[1].cancel()
+    await asyncio.wait(hanging)
+
+
+async def test_a_cancelled_waiter_loses_no_worker(pool: Pool) -> None:
+    await pool.workers.warm(2)
+    for _ in range(50):
+        calls = [asyncio.create_task(pool.call("greet", whom="Ann")) for _ in range(6)]
+        await asyncio.sleep(0)
+        for call in calls[2:]:
+            call.cancel()
+        await asyncio.wait(calls)
+        assert [call.result() for call in calls[:2]] == ["Hello, Ann."] * 2
+    assert pool.workers.idle == 2
+
+
+async def test_warm_workers_are_there_before_a_call_and_replaced_after_a_death(tmp_path: Path) -> None:
+    workers = Workers(source(warm=2), ENVIRONMENT)
+    try:
+        await workers.warm(5)  # more than there may be
+        before = workers.pids
+        assert len(before) == workers.idle == 2
+        with pytest.raises(ToolDied):
+            await Pool(workers, tmp_path).call("die", how="exit")
+        await until(lambda: workers.idle == 2)
+        assert len(workers.pids - before) == 1
+    finally:
+        await workers.close()
+
+
+async def test_close_ends_all_and_fails_what_runs_and_waits(tmp_path: Path) -> None:
+    workers = Workers(source(workers=1), ENVIRONMENT)
+    pool, marker = Pool(workers, tmp_path), tmp_path / "marker"
+    running = asyncio.create_task(pool.call("hang", marker=str(marker), child=True))
+    await until(marker.exists)
+    waiting = asyncio.create_task(pool.call("greet", whom="Ann"))
+    await asyncio.sleep(0)
+    await workers.close()
+    await workers.close()
+    for call in (running, waiting, asyncio.create_task(pool.call("greet", whom="Ann"))):
+        with pytest.raises(ToolUnavailable, match="shut down"):
+            await call
+    assert not any(is_running(pid) for pid in map(int, marker.read_text().split()[:1]))
+
+
+async def test_close_in_the_middle_of_a_start_leaves_nothing(tmp_path: Path) -> None:
+    for pause in (0.0, 0.002, 0.02, 0.05):
+        workers = Workers(source(workers=1), ENVIRONMENT)
+        call = asyncio.create_task(Pool(workers, tmp_path).call("greet", whom="Ann"))
+        await asyncio.sleep(pause)
+        await workers.close()
+        with pytest.raises(ToolUnavailable):
+            await call
+        assert not workers.pids
+
+
+async def test_a_worker_that_dies_of_itself_is_not_replaced_until_somebody_calls(tmp_path: Path) -> None:
+    (tmp_path / "dying.py").write_text(
+        "import os, threading\nfrom agentflow.tools.function import tool\n@tool\ndef one() -> int:\n    return os.getpid()\n"
+        "threading.Timer(0.1, os._exit, (1,)).start()\n"
+    )
+    workers = Workers(source(tmp_path / "dying.py", warm=1), ENVIRONMENT)
+    try:
+        await workers.describe()
+        (pid,) = workers.pids
+        await until(lambda: not workers.pids)
+        await asyncio.sleep(0.3)
+        assert not workers.pids
+        assert await Pool(workers, tmp_path).call("one") != str(pid)
+    finally:
+        await workers.close()
+
+
+# Modules that cannot be imported
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("import no_such_thing", "bad.py, line 1: there is no module 'no_such_thing': install it for "),
+        ("import os\nprint('last words', flush=True)\nos._exit(3)", r"bad.py: .*exit code 3\): last words: correct"),
+        (
+            "x = 'x' * (2 << 30)",
+            "bad.py.*importing it takes more memory than memory_mb allows|bad.py, line 1: MemoryError",
+        ),
+        ("import time\ntime.sleep(60)", "bad.py: importing it took more than 0.3 s"),
+    ],
+)
+async def test_a_module_that_cannot_be_imported_is_told_with_file_and_line(
+    tmp_path: Path, text: str, sentence: str
+) -> None:
+    (tmp_path / "bad.py").write_text(text)
+    workers = Workers(
+        source(tmp_path / "bad.py", warm=2, start_timeout_s=0.3 if "sleep" in text else 60.0), ENVIRONMENT
+    )
+    try:
+        with pytest.raises(InvalidTool, match=sentence) as caught:
+            await workers.describe()
+        assert not caught.value.again
+        with pytest.raises(InvalidTool, match=sentence):
+            await workers.warm(1)
+        assert not workers.pids
+    finally:
+        await workers.close()
+
+
+async def test_a_module_that_was_mended_is_imported_by_the_next_call(tmp_path: Path) -> None:
+    module = tmp_path / "mended.py"
+    module.write_text("(")
+    workers = Workers(source(module), ENVIRONMENT)
+    try:
+        with pytest.raises(ToolError, match="SyntaxError"):
+            await Pool(workers, tmp_path).call("one")
+        module.write_text("from agentflow.tools.function import tool\n@tool\ndef one() -> int:\n    return 1\n")
+        assert await Pool(workers, tmp_path).call("one") == "1"
+        with pytest.raises(ToolFailed, match="no longer has the tool two"):
+            await Pool(workers, tmp_path).call("two")
+    finally:
+        await workers.close()
+
+
+# The daemon
+
+
+def test_workers_run_under_uvloop(tmp_path: Path) -> None:
+    async def several() -> list[Any]:
+        workers = Workers(source(), ENVIRONMENT)
+        pool = Pool(workers, tmp_path)
+        try:
+            results: list[Any] = [await pool.call("greet", whom="Ann")]
+            for name, arguments, within_s in (
+                ("die", {"how": "exit"}, 60.0),
+                ("fork", {"marker": str(tmp_path / "forked")}, 60.0),
+                ("hang", {"marker": str(tmp_path / "hung")}, 0.5),
+            ):
+                await workers.warm(1)
+                try:
+                    results.append(await pool.call(name, within_s, **arguments))
+                except ToolError as error:
+                    results.append(type(error))
+            return [*results, await pool.call("shout", megabytes=4)]
+        finally:
+            await workers.close()
+
+    assert uvloop.run(several()) == ["Hello, Ann.", ToolDied, ToolDied, ToolTimeout, "said"]
+
+
+DAEMON = """
+import asyncio, os, sys, time
+from pathlib import Path
+from agentflow.tools.tool import CallContext
+from agentflow.tools.pythonsource import PythonSource
+from agentflow.tools.workers import Workers
+
+async def main():
+    workers = Workers(PythonSource(module=sys.argv[1], workers=2, warm=0), {"PATH": os.environ["PATH"]})
+    await workers.warm(2)
+    Path(sys.argv[2] + ".idle").write_text(" ".join(map(str, workers.pids)))
+    context = CallContext(tenant="", run_id="", call_id="", key="", deadline_at=time.monotonic() + 60, result_path=Path("/none"))
+    await workers.call("hang", {"marker": sys.argv[2]}, context)
+
+asyncio.run(main())
+"""
+
+
+def started_daemon(marker: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", DAEMON, str(EXAMPLE), str(marker)], cwd=ROOT)
+
+
+async def test_workers_idle_and_busy_end_when_the_daemon_is_killed(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    daemon = started_daemon(marker)
+    try:
+        await until(marker.exists)
+        pids = set(map(int, marker.with_name("marker.idle").read_text().split()))
+        assert int(marker.read_text()) in pids
+        assert all(map(is_running, pids))
+        assert len(pids) == 2
+    finally:
+        daemon.kill()
+        daemon.wait()
+    await until(lambda: not any(map(is_running, pids)))
