@@ -40,7 +40,8 @@ Status = RunEnd | Literal["running", "paused", "open"]
 class CallAccount(Struct, frozen=True, kw_only=True):
     """One call. `started_at` None: it was never made; `ended_at` None: it has no result.
 
-    `seconds` is how long the tool took, as it was measured; `attempts` above 1: the daemon was lost under it.
+    `seconds` is how long the tool took, as it was measured; `attempts` above 1: the daemon was lost under it. `approval` is None
+    for a call that needs none, and `asked` while it waits for one.
     """
 
     id: str
@@ -53,6 +54,7 @@ class CallAccount(Struct, frozen=True, kw_only=True):
     is_error: bool = False
     result: str | None = None
     handle: str | None = None
+    approval: Literal["asked", "allowed", "refused"] | None = None
 
 
 class StepAccount(Struct, frozen=True, kw_only=True):
@@ -179,7 +181,15 @@ class _Call:
             is_error=ended is not None and ended.is_error,
             result=None if ended is None else _cut(ended.text, MOST_TEXT),
             handle=None if ended is None else ended.handle,
+            approval=self.approval,
         )
+
+    @property
+    def approval(self) -> Literal["asked", "allowed", "refused"] | None:
+        answer = self.call.answer
+        if answer is not None:
+            return "allowed" if answer.allowed else "refused"
+        return "asked" if self.call.asked else None
 
 
 @dataclass(slots=True)

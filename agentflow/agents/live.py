@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -16,6 +16,7 @@ from agentflow.agents.archive import Archive
 from agentflow.agents.journal import Journal
 from agentflow.agents.progress import Heard, Progress
 from agentflow.agents.record import Event
+from agentflow.agents.watch import RunWatch, Watcher
 from agentflow.errors import AgentFlowError
 
 
@@ -41,6 +42,7 @@ class LiveRun:
         self._order = asyncio.Lock()
         self._told = asyncio.Event()
         self._left: AgentFlowError | None = None
+        self._watch: RunWatch | None = None
         for event in events:
             self.progress.apply(event)
 
@@ -49,10 +51,16 @@ class LiveRun:
         """Whether nothing will follow."""
         return self.progress.ended is not None
 
+    def watched(self, watcher: Watcher) -> None:
+        """From here on `watcher` hears of the parts of the run that are over. Its log must have begun."""
+        self._watch = RunWatch(self.progress, self._events, watcher)
+
     def leave(self, error: AgentFlowError) -> None:
         """Nobody goes on with it here: followers get `error` after what was told. Its log stays open."""
         self._left = error
         self._told.set()
+        if self._watch is not None:
+            self._watch.left()
 
     async def tell(self, *events: Event) -> list[Heard]:
         """Keep events, then let them be seen; returns what they mean. After the run's end nothing is told any more.
@@ -70,7 +78,10 @@ class LiveRun:
             await self._journal.append(stamped)
             heard: list[Heard] = []
             for event in stamped:
-                heard += self.progress.apply(event)
+                found = self.progress.apply(event)
+                if self._watch is not None:
+                    self._watch.see(event, found)
+                heard += found
             self._events += stamped
             told, self._told = self._told, asyncio.Event()
             told.set()
@@ -80,9 +91,9 @@ class LiveRun:
         """The events so far with numbers above `after` (the first of them has the next), at most `limit`."""
         return self._events[after : None if limit is None else after + limit]
 
-    async def unpaused(self) -> None:
-        """Wait until the run may go on."""
-        while self.progress.paused and not self.over:
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Wait until something holds, or the run is over. `reached` looks at the progress."""
+        while not reached() and not self.over:
             await self._told.wait()
 
     async def follow(self, after: int = 0) -> AsyncGenerator[tuple[int, Event], None]:

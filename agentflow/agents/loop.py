@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from agentflow.agents.clock import RunClock
 from agentflow.agents.config import AgentConfig
 from agentflow.agents.live import LiveRun
 from agentflow.agents.planner import Planner
@@ -59,7 +60,7 @@ class AgentLoop:
         self._planner = planner
         self._tools = tools
         self._terms = terms
-        self._time = asyncio.timeout(None)
+        self._clock = RunClock(terms.agent.limits.wall_s)
 
     @property
     def _progress(self) -> Progress:
@@ -79,7 +80,7 @@ class AgentLoop:
         """
         limits = self._terms.agent.limits
         try:
-            async with asyncio.timeout(limits.wall_s) as self._time:
+            async with self._clock:
                 while not self._live.over:
                     await self._round()
         except TimeoutError:
@@ -119,14 +120,10 @@ class AgentLoop:
                 _log.warning("an engine failed under a run", extra={"run": self._live.id, "why": str(error)})
 
     async def _unpaused(self) -> None:
-        """Wait while the run is paused. That time is not the run's."""
-        if not self._progress.paused:
-            return
-        loop, ends_at = asyncio.get_running_loop(), self._time.when()
-        began = loop.time()
-        self._time.reschedule(None)
-        await self._live.unpaused()
-        self._time.reschedule(None if ends_at is None else ends_at + loop.time() - began)
+        """Wait while the run is paused."""
+        if self._progress.paused:
+            async with self._clock.stopped():
+                await self._live.until(lambda: not self._progress.paused)
 
     async def _listen(self, calls: asyncio.TaskGroup) -> None:
         """Log and parse what the engine says, until it is done or the run is paused.
@@ -168,7 +165,7 @@ class AgentLoop:
         if call.attempt and not call.idempotent:
             await self._live.tell(CallEnded(call_id=call.id, text=_UNKNOWN, is_error=True))
         else:
-            await tools.call(self._live, call)
+            await tools.call(self._live, call, self._clock)
 
     async def _go_on(self) -> None:
         """After a step: the end, or the prompt of the next."""
@@ -181,7 +178,18 @@ class AgentLoop:
         elif progress.usage.completion_tokens >= limits.tokens:
             await self._end("incomplete", "max_tokens", f"The run took all of its {limits.tokens} tokens.")
         else:
+            await self._unpaused()
+            await self._renew()
             await self._live.tell(await self._planner.next(progress))
+
+    async def _renew(self) -> None:
+        """Before the model reads results: those that have become too old meanwhile are fetched again, or marked."""
+        tools = self._tools
+        if tools is not None:
+            async with asyncio.TaskGroup() as calls:
+                for call in self._progress.calls:
+                    if tools.is_stale(call):
+                        calls.create_task(tools.renew(self._live, call, self._clock))
 
     def _utterance(self) -> Utterance:
         progress = self._progress

@@ -6,6 +6,8 @@ cannot differ: which text the client sees, which calls were made, and what comes
     Began           the prompt and the conversation
     StepBegan       a parser begins with an empty text
     Said            the prompt grows; the parser finds text and calls in it
+    ApprovalAsked   a person must allow a call
+    ApprovalGiven   a person did, or did not
     CallStarted     a call that the parser closed is under way
     CallEnded       it is over; once all are, the next step may begin
     Resumed         what had no text yet is forgotten
@@ -22,6 +24,8 @@ from dataclasses import dataclass, field
 from agentflow.agents.record import (
     ANY_TOOL,
     Added,
+    ApprovalAsked,
+    ApprovalGiven,
     Began,
     CallEnded,
     CallStarted,
@@ -31,6 +35,7 @@ from agentflow.agents.record import (
     Resumed,
     Routed,
     Said,
+    Steering,
     StepBegan,
     StepEnded,
     Unpaused,
@@ -64,6 +69,8 @@ class Call:
     closed: bool = False
     attempt: int = 0
     idempotent: bool = False
+    asked: bool = False
+    answer: ApprovalGiven | None = None
     ended: CallEnded | None = None
 
     @property
@@ -120,15 +127,25 @@ class Progress:
                 call = self._call(event.call_id)
                 call.ended = event
                 return [ToolEnded(0, call.id, call.name, event.text, event.is_error, event.handle)]
+            case Ended():
+                self.ended, self.speaking = event, False
+            case _:
+                self._steered(event)
+        return []
+
+    def _steered(self, event: Steering) -> None:
+        """What people do with a run, and what it asks them."""
+        match event:
+            case ApprovalAsked():
+                self._call(event.call_id).asked = True
+            case ApprovalGiven():
+                self._call(event.call_id).answer = event
             case Added():
                 self.added.append(event.message)
             case Paused():
                 self.paused = True
             case Unpaused():
                 self.paused, self._one_step = False, event.one_step
-            case Ended():
-                self.ended, self.speaking = event, False
-        return []
 
     @property
     def waiting(self) -> list[Call]:
@@ -158,7 +175,6 @@ class Progress:
         self.routed = event.routed
         self.said, self.calls, self._text = [], [], []
         self.speaking = True
-        self.paused, self._one_step = self.paused or self._one_step, False
         self._parser = self._new_parser(event.forced)
 
     def _new_parser(self, forced: str | None) -> ToolParser | None:
@@ -179,6 +195,7 @@ class Progress:
     def _end_step(self, event: StepEnded) -> list[Heard]:
         heard = self._parsed(self._parser.finish()) if self._parser is not None else []
         self.speaking, self.finish_reason = False, event.reason
+        self.paused, self._one_step = self.paused or self._one_step, False
         self.usage = Usage(
             prompt_tokens=self.usage.prompt_tokens + event.prompt_tokens,
             completion_tokens=self.usage.completion_tokens + event.completion_tokens,

@@ -33,7 +33,7 @@ class Began(RunEvent, frozen=True, tag="began", kw_only=True):
     """The run was accepted. What it was asked, and what of the configuration it goes by until its end.
 
     `tools` are those that its model is told of; `tool_format` is how it writes calls; `prompt` the first step's token ids.
-    `key` names the API key that asked, for the audit log.
+    `key` names the API key that asked, for the audit log; `trace` is the request's `traceparent`, if it had one.
 
     `instructions`: what of the first message stands there for this run alone, in front of the conversation. `max_calls`: how
     many calls are made at most; further ones are refused. `forced`: as StepBegan's, of the first step. A run with no `agent` is
@@ -48,6 +48,7 @@ class Began(RunEvent, frozen=True, tag="began", kw_only=True):
     sampling: Sampling = Sampling()
     prompt: list[int] = []
     key: str = "local"
+    trace: str = ""
     instructions: str = ""
     max_calls: int | None = None
     forced: str | None = None
@@ -126,6 +127,21 @@ class CallEnded(RunEvent, frozen=True, tag="called", kw_only=True):
     seconds: float = 0.0
 
 
+class ApprovalAsked(RunEvent, frozen=True, tag="asked", kw_only=True):
+    """A call waits for a person who allows it, or does not."""
+
+    call_id: str
+
+
+class ApprovalGiven(RunEvent, frozen=True, tag="answered", kw_only=True):
+    """A person allowed a call or did not; `why` is for the model. `by`: the name of the key that said so."""
+
+    call_id: str
+    allowed: bool
+    why: str = ""
+    by: str = ""
+
+
 class Added(RunEvent, frozen=True, tag="added", kw_only=True):
     """A message came in mid-flight; the model reads it with the next step."""
 
@@ -137,7 +153,7 @@ class Paused(RunEvent, frozen=True, tag="paused", kw_only=True):
 
 
 class Unpaused(RunEvent, frozen=True, tag="unpaused", kw_only=True):
-    """The run goes on; with `one_step` until the next step would begin."""
+    """The run goes on; with `one_step` until the model has said what it has to say in this step."""
 
     one_step: bool = False
 
@@ -150,7 +166,8 @@ class Ended(RunEvent, frozen=True, tag="ended", kw_only=True):
     error: str | None = None
 
 
-Event = Began | StepBegan | Said | Resumed | StepEnded | CallStarted | CallEnded | Added | Paused | Unpaused | Ended
+Steering = ApprovalAsked | ApprovalGiven | Added | Paused | Unpaused
+Event = Began | StepBegan | Said | Resumed | StepEnded | CallStarted | CallEnded | Steering | Ended
 
 _DECODER = msgspec.msgpack.Decoder(Event)
 _ENCODER = msgspec.msgpack.Encoder()

@@ -15,21 +15,21 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from agentflow.agents.archive import Archive, RunRecord
 from agentflow.agents.config import AgentConfig, AgentLimits
 from agentflow.agents.guide import Embed, Guide
+from agentflow.agents.instructions import instructed
 from agentflow.agents.journal import MemoryJournal, StoredJournal
 from agentflow.agents.live import LiveRun
 from agentflow.agents.loop import AgentLoop, Terms
 from agentflow.agents.planner import Cast, Planner
-from agentflow.agents.record import ANY_TOOL, Added, Began, Ended, Paused, Unpaused
+from agentflow.agents.record import ANY_TOOL, Added, ApprovalGiven, Began, Ended, Paused, Unpaused
 from agentflow.agents.stream import AgentStream
 from agentflow.agents.toolwork import ToolWork
+from agentflow.agents.watch import Watcher
 from agentflow.errors import AgentFlowError, Draining, InvalidRequest, UnknownModel
 from agentflow.library.refusals import DataDamaged, DataUnavailable
-from agentflow.messages import Caller, ChatRequest, Message, Structured
+from agentflow.messages import Caller, ChatRequest, Structured
 from agentflow.plan import tool_use
 from agentflow.speaker import Speaker
 from agentflow.tools.toolbox import Toolbox
@@ -46,12 +46,13 @@ PREFIX = "agent/"
 class Agency(NamedTuple):
     """The agents of a configuration by their names, everything that they may call, and where runs are stored (None: nowhere).
 
-    `state` opens the data plane if it is not; it raises Refused.
+    `state` opens the data plane if it is not; it raises Refused. `watcher` hears how runs get on.
     """
 
     agents: Mapping[str, AgentConfig]
     toolbox: Toolbox
     state: Callable[[], Awaitable[StateStore]] | None = None
+    watcher: Watcher | None = None
 
 
 class Asked(NamedTuple):
@@ -174,6 +175,21 @@ class Runs:
         await going.live.tell(event)
         return not going.live.over
 
+    async def approve(self, tenant: str, run_id: str, given: ApprovalGiven) -> bool:
+        """A person's word about a call that waits for one; False if no run of that name goes on.
+
+        Raises InvalidRequest for a call that does not wait. The first word counts.
+        """
+        going = self._going.get((tenant, run_id))
+        if going is None:
+            return False
+        waiting = [call.id for call in going.live.progress.waiting if call.asked and call.answer is None]
+        if given.call_id not in waiting:
+            told = f"Calls that do: {', '.join(waiting)}." if waiting else "None does."
+            raise InvalidRequest(f"The call {given.call_id[:64]!r} does not wait for approval. {told}", param="call_id")
+        await going.live.tell(given)
+        return True
+
     # Beginning
 
     async def _begin(self, request: ChatRequest, asked: Asked) -> Going:
@@ -194,6 +210,7 @@ class Runs:
             sampling=request.sampling,
             prompt=await speaker.opening(messages, tools),
             key=request.caller.name,
+            trace=request.caller.trace,
             instructions=instructions,
             max_calls=asked.max_calls,
         )
@@ -220,6 +237,7 @@ class Runs:
             sampling=sampling,
             prompt=await speaker.opening(messages, tools),
             key=request.caller.name,
+            trace=request.caller.trace,
             instructions=asked.instructions,
             forced={"named": choice.name, "required": ANY_TOOL}.get(choice.mode),
         )
@@ -248,6 +266,8 @@ class Runs:
     async def _set_going(self, live: LiveRun, planner: Planner, terms: Terms) -> Going:
         assert self._tasks is not None, "the service was not started"
         assert live.progress.began is not None
+        if self._agency.watcher is not None:
+            live.watched(self._agency.watcher)
         work = self._work(live.progress.began, terms.agent)
         begun = asyncio.Event()
         task = self._tasks.create_task(self._drive(live, AgentLoop(live, planner, work, terms), begun))
@@ -342,8 +362,9 @@ class Runs:
             task.cancel()
         self._stopping = Draining("The daemon is shutting down.", retry_after_s=5.0)
         tasks = [going.task for going in self._going.values()]
-        for task in tasks:
-            task.cancel()
+        for going in self._going.values():
+            if not going.live.over:  # else its end is being noted
+                going.task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
@@ -389,32 +410,13 @@ async def _close(live: LiveRun) -> None:
 def _check_agents(request: ChatRequest) -> None:
     """Refuse what an agent's run has no meaning for. Raises InvalidRequest."""
     sampling = request.sampling
+    structured = sampling.structured
     refused = {
         "n": request.n > 1 and "An agent gives one answer.",
         "tools": bool(request.tools) and "An agent has the tools of its configuration; leave yours out.",
-        "response_format": sampling.structured is not None and "An agent's answer is free text.",
+        structured.param if structured else "": structured is not None and "An agent's answer is free text.",
         "logprobs": sampling.logprobs is not None and "An agent's answer has no log probabilities.",
     }
     for param, why in refused.items():
         if why:
             raise InvalidRequest(why, param=param, code="unsupported_parameter")
-
-
-def instructed(messages: tuple[Message, ...], instructions: str) -> tuple[Message, ...]:
-    """The conversation with `instructions` in front of it, in one message with those that it begins with."""
-    if not instructions:
-        return messages
-    if messages[0].role in ("system", "developer"):
-        first = replace(messages[0], content=f"{instructions}\n\n{messages[0].content or ''}")
-        return (first, *messages[1:])
-    return (Message("system", instructions), *messages)
-
-
-def uninstructed(messages: tuple[Message, ...], instructions: str) -> tuple[Message, ...]:
-    """The conversation that `instructed` was given."""
-    if not instructions:
-        return messages
-    first = messages[0].content or ""
-    if first == instructions:
-        return messages[1:]
-    return (replace(messages[0], content=first.removeprefix(f"{instructions}\n\n")), *messages[1:])

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
+from msgspec.structs import replace
+
+from agentflow.agents.clock import RunClock
 from agentflow.agents.live import LiveRun
 from agentflow.agents.progress import Call
-from agentflow.agents.record import CallEnded, CallStarted
+from agentflow.agents.record import ApprovalAsked, CallEnded, CallStarted
 from agentflow.tools.errors import ToolError, ToolFailed, UnknownTool
 from agentflow.tools.toolbox import CallId, Prepared, Toolbox
+
+_OLD = "(This result is "
 
 
 class ToolWork:
@@ -32,33 +38,71 @@ class ToolWork:
         self._most_s = most_s
         self._most_calls = most_calls
 
-    async def call(self, live: LiveRun, call: Call) -> None:
+    async def call(self, live: LiveRun, call: Call, clock: RunClock) -> None:
         """Make a call whose arguments are whole, or say why not. When it returns, the run's log has its result."""
-        async with self._places:
-            try:
+        try:
+            if self._must_ask(live.tenant, call):
+                await self._ask(live, call, clock)
+            async with self._places:
                 prepared = self._prepared(live.tenant, call)
-            except ToolError as error:
-                await live.tell(CallEnded(call_id=call.id, text=str(error), is_error=True))
-                return
-            await live.tell(
-                CallStarted(
-                    call_id=call.id,
-                    name=call.name,
-                    arguments=call.arguments,
-                    idempotent=prepared.spec.idempotent,
-                    attempt=call.attempt + 1,
-                )
+                await self._make(live, call, prepared)
+        except ToolError as error:
+            await live.tell(CallEnded(call_id=call.id, text=str(error), is_error=True))
+
+    async def _make(self, live: LiveRun, call: Call, prepared: Prepared) -> None:
+        started = CallStarted(
+            call_id=call.id,
+            name=call.name,
+            arguments=call.arguments,
+            idempotent=prepared.spec.idempotent,
+            attempt=call.attempt + 1,
+        )
+        try:
+            await live.tell(started)
+        except BaseException:
+            self._toolbox.drop(prepared)
+            raise
+        outcome = await self._toolbox.run(prepared, CallId(live.tenant, live.id, call.id), self._most_s)
+        await live.tell(
+            CallEnded(
+                call_id=call.id,
+                text=outcome.text,
+                is_error=outcome.is_error,
+                handle=outcome.handle,
+                seconds=outcome.seconds,
             )
-            outcome = await self._toolbox.run(prepared, CallId(live.tenant, live.id, call.id), self._most_s)
-            await live.tell(
-                CallEnded(
-                    call_id=call.id,
-                    text=outcome.text,
-                    is_error=outcome.is_error,
-                    handle=outcome.handle,
-                    seconds=outcome.seconds,
-                )
-            )
+        )
+
+    def is_stale(self, call: Call) -> bool:
+        """Whether a result is older than its tool says that it holds."""
+        if call.ended is None or call.ended.is_error or call.name not in self._names:
+            return False
+        (spec,) = self._toolbox.specs((call.name,))
+        return spec.fresh_for_s is not None and _age_s(call.ended) > spec.fresh_for_s
+
+    async def renew(self, live: LiveRun, call: Call, clock: RunClock) -> None:
+        """Fetch a stale result again, if its tool is idempotent; else the model reads how old it is."""
+        assert call.ended is not None
+        if call.idempotent:
+            await self.call(live, call, clock)
+        elif not call.ended.text.startswith(_OLD):
+            aged = f"{_OLD}{_in_words(_age_s(call.ended))} old, and may not hold any more.)\n{call.ended.text}"
+            await live.tell(replace(call.ended, text=aged))
+
+    def _must_ask(self, tenant: str, call: Call) -> bool:
+        """Whether a person must allow the call. Nobody is asked about one that cannot be made."""
+        prepared = self._prepared(tenant, call)
+        self._toolbox.drop(prepared)  # what it holds must not be held until somebody answers
+        return prepared.spec.approval
+
+    async def _ask(self, live: LiveRun, call: Call, clock: RunClock) -> None:
+        """Wait for a person's word. Raises ToolFailed if it is no."""
+        if not call.asked:
+            await live.tell(ApprovalAsked(call_id=call.id))
+        async with clock.stopped():
+            await live.until(lambda: call.answer is not None)
+        if call.answer is not None and not call.answer.allowed:
+            raise ToolFailed("This call was not allowed" + (f": {call.answer.why}" if call.answer.why else "."))
 
     def _prepared(self, tenant: str, call: Call) -> Prepared:
         # A model may know other tools' names from its training, or from a text that it has read.
@@ -70,3 +114,15 @@ class ToolWork:
                 f"No more calls can be made: all {self._most_calls} are used up. Answer with what you have."
             )
         return self._toolbox.prepare(tenant, call.name, call.arguments)
+
+
+def _age_s(ended: CallEnded) -> float:
+    return time.time() - ended.at / 1000
+
+
+def _in_words(seconds: float) -> str:
+    for size, word in ((86_400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= size:
+            count = round(seconds / size)
+            return f"{count} {word}{'s' if count > 1 else ''}"
+    return f"{round(seconds)} seconds"

@@ -8,6 +8,8 @@ from agentflow.agents.account import MOST_ARGUMENTS, MOST_TEXT, RunAccount, acco
 from agentflow.agents.progress import Progress
 from agentflow.agents.record import (
     Added,
+    ApprovalAsked,
+    ApprovalGiven,
     Began,
     CallEnded,
     CallStarted,
@@ -124,6 +126,14 @@ def test_a_call_that_is_made_again_keeps_its_first_start() -> None:
 def test_lost_engines_are_counted_and_what_they_left_half_said_is_not() -> None:
     (step,) = told(*WHOLE[:3], Said(at=2600, ids=[8, 9], text=""), Resumed(at=2700, kept=2)).steps
     assert (step.resumptions, step.completion_tokens, step.text) == (1, 2, "I look. ")
+
+
+def test_whether_a_person_allowed_a_call_is_told() -> None:
+    asked = (*WHOLE[:4], ApprovalAsked(at=3000, call_id=ID))
+    assert told(*WHOLE[:4]).steps[0].calls[0].approval is None
+    assert told(*asked).steps[0].calls[0].approval == "asked"
+    assert told(*asked, ApprovalGiven(call_id=ID, allowed=True)).steps[0].calls[0].approval == "allowed"
+    assert told(*asked, ApprovalGiven(call_id=ID, allowed=False)).steps[0].calls[0].approval == "refused"
 
 
 def test_what_the_router_decided_of_a_step_is_told() -> None:

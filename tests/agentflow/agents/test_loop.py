@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentflow.agents.config import AgentConfig, AgentLimits
-from agentflow.agents.record import Added, Paused, Unpaused
+from agentflow.agents.record import Added, ApprovalGiven, Paused, Unpaused
 from agentflow.errors import InvalidRequest, SequenceFailed, UnknownModel
 from agentflow.events import ChoiceFinished, Event, ToolEnded, ToolStarted
 from agentflow.messages import Message, Sampling, Tool
 from agentflow.stream import EventStream
 from agentflow.tools.errors import ToolFailed
 from agentflow.tools.tool import CallContext
-from tests.agentflow.agents.agencies import BodyTool, benched, call, request, text_of
+from tests.agentflow.agents.agencies import Bench, BodyTool, benched, call, request, text_of
 
 ANSWERED = "tool_response"  # in the turn with the results
 
@@ -252,12 +253,44 @@ async def test_a_run_can_be_stepped(tmp_path: Path) -> None:
         await it.service.agents.tell("default", run_id, Paused())
         live = it.service.agents.live("default", run_id)
         assert live is not None
-        for step in range(2):
-            assert live.progress.step == step
-            await it.service.agents.tell("default", run_id, Unpaused(one_step=True))
-            while not live.over and not live.progress.paused:
-                await asyncio.sleep(0.005)
+        assert live.progress.speaking
+        await it.service.agents.tell("default", run_id, Unpaused(one_step=True))
+        await live.until(lambda: live.progress.paused and not live.progress.waiting)
+        assert (live.progress.step, live.progress.speaking) == (0, False)
+        assert live.progress.calls[0].ended is not None
+        await it.service.agents.tell("default", run_id, Unpaused(one_step=True))
         assert text_of(await reading) == "Done."
+
+
+@pytest.mark.parametrize(
+    ("idempotent", "read", "made"),
+    [(True, "<2>", 2), (False, "(?s)This result is 2 hours old.*<1>", 1)],
+)
+async def test_a_result_that_grew_old_while_the_run_stood_still_is_fetched_again_or_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idempotent: bool, read: str, made: int
+) -> None:
+    calls = 0
+
+    async def price(_: dict[str, Any], __: CallContext) -> str:
+        nonlocal calls
+        calls += 1
+        return f"<{calls}>"
+
+    rules = {read: "As I read it.", "tool_response": "What was that?", "go": call("price")}
+    tool = BodyTool("price", price, idempotent=idempotent, fresh_for_s=60)
+    async with benched(tmp_path, rules, [tool]) as it:
+        stream = await it.service.chat(request("go"))
+        (run_id,) = it.service.agents.ids("default")
+        await it.service.agents.tell("default", run_id, Paused())
+        live = it.service.agents.live("default", run_id)
+        assert live is not None
+        await it.service.agents.tell("default", run_id, Unpaused(one_step=True))
+        await live.until(lambda: live.progress.paused and not live.progress.waiting)
+        now = time.time
+        monkeypatch.setattr(time, "time", lambda: now() + 7200)
+        await it.service.agents.tell("default", run_id, Unpaused())
+        assert text_of(await _all(stream)) == "As I read it."
+        assert calls == made
 
 
 async def test_a_message_in_mid_flight_is_read_with_the_next_step(tmp_path: Path) -> None:
@@ -283,3 +316,51 @@ async def test_nobody_else_can_touch_a_run(tmp_path: Path) -> None:
 
 async def _all(stream: EventStream) -> list[Event]:
     return [event async for event in stream]
+
+
+async def test_a_call_that_needs_approval_waits_for_it_and_holds_no_seat(tmp_path: Path) -> None:
+    made: list[dict[str, Any]] = []
+
+    async def pay(arguments: dict[str, Any], _: CallContext) -> str:
+        made.append(arguments)
+        return "paid"
+
+    rules = {"paid": "Done.", "go": call("pay", '{"sum": 1}')}
+    agent = AgentConfig(tools=("*",), limits=AgentLimits(wall_s=0.5))
+    async with benched(tmp_path, rules, [BodyTool("pay", pay, approval=True)], agent) as it:
+        reading = asyncio.create_task(it.ask("go"))
+        waiting = await _waiting(it)
+        await asyncio.sleep(0.6)  # people take longer than runs may
+        assert made == []
+        assert it.service.status().running == 0
+        with pytest.raises(InvalidRequest, match="'call_x' does not wait for approval. Calls that do: call_"):
+            await it.service.agents.approve("default", waiting[0], ApprovalGiven(call_id="call_x", allowed=True))
+        assert await it.service.agents.approve("default", waiting[0], ApprovalGiven(call_id=waiting[1], allowed=True))
+        assert text_of(await reading) == "Done."
+        assert made == [{"sum": 1}]
+
+
+async def test_a_call_that_is_not_allowed_is_not_made_and_the_model_is_told(tmp_path: Path) -> None:
+    async def pay(_: dict[str, Any], __: CallContext) -> str:
+        raise AssertionError("never")
+
+    rules = {"not allowed: too dear": "A pity.", "go": call("pay")}
+    async with benched(tmp_path, rules, [BodyTool("pay", pay, approval=True)]) as it:
+        reading = asyncio.create_task(it.ask("go"))
+        run_id, call_id = await _waiting(it)
+        given = ApprovalGiven(call_id=call_id, allowed=False, why="too dear", by="anna")
+        assert await it.service.agents.approve("default", run_id, given)
+        assert not await it.service.agents.approve("other", run_id, given)
+        events = await reading
+        assert text_of(events) == "A pity."
+        assert not [event for event in events if isinstance(event, ToolStarted)]
+
+
+async def _waiting(it: Bench) -> tuple[str, str]:
+    """The run that waits for a person, and its call."""
+    while True:
+        for run_id in it.service.agents.ids("default"):
+            live = it.service.agents.live("default", run_id)
+            if live is not None and (asked := [each.id for each in live.progress.waiting if each.asked]):
+                return run_id, asked[0]
+        await asyncio.sleep(0.005)
