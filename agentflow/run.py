@@ -41,7 +41,8 @@ class Run:
     """What is known of one sequence, from its arrival to its end.
 
     `max_tokens` is resolved when the run is seated. `reason` says in one word why a run ended as it did
-    (`stop`, `queue_full`, `client_gone`, `engine_died`, ...); it is a metric label.
+    (`stop`, `queue_full`, `client_gone`, `engine_died`, ...); it is a metric label. `continues`: it is a later step of work that
+    was admitted, which is not refused for a full queue, nor for a drain that waits for it.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Run:
     priority: int
     deadline_at: float
     kind: Literal["generate", "embed"] = "generate"
+    continues: bool = False
     arrived_at: float = field(default_factory=time.monotonic)
     status: RunStatus = RunStatus.QUEUED
     reason: str | None = None

@@ -19,16 +19,15 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from agentflow import grammar
 from agentflow.agents.runs import PREFIX as AGENT_PREFIX
 from agentflow.agents.runs import Agency, Runs
 from agentflow.config import SchedulerConfig
+from agentflow.encoding import Encoding
 from agentflow.engine.supervisor import Supervisor, SupervisorLimits
 from agentflow.errors import (
     ContextLengthExceeded,
@@ -37,9 +36,9 @@ from agentflow.errors import (
 )
 from agentflow.events import Embeddings, FinishReason
 from agentflow.library.refusals import DataUnavailable
-from agentflow.messages import Caller, ChatRequest, CompletionRequest, EmbeddingRequest, Sampling, Structured
+from agentflow.messages import Caller, ChatRequest, CompletionRequest, EmbeddingRequest, Sampling
 from agentflow.model import Model, ServedModel
-from agentflow.plan import Plan, check_alternatives, check_token_ids, check_vocabulary, next_seed, tool_use
+from agentflow.plan import Plan, check_alternatives, check_token_ids, next_seed, tool_use
 from agentflow.responses.responses import Responses
 from agentflow.run import Run, RunStatus
 from agentflow.scheduler import Scheduler, Seat
@@ -50,10 +49,7 @@ from agentflow.tokenizer import Tokenizer
 
 __all__ = ["EventStream", "RunStream", "ServedModel", "Service"]
 
-ENCODE_INLINE_BYTES = 8192  # about 2 ms of encoding; longer texts would hold the loop up
-GRAMMAR_COSTS = 8  # a byte of a grammar takes about as long to check as this many bytes of text to encode
 AnyRequest = ChatRequest | CompletionRequest | EmbeddingRequest
-T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -72,8 +68,7 @@ class Service:
         self._config = config
         self._on_engine_change = on_engine_change
         self._scheduler = Scheduler(config, on_run_end)
-        self._grammar_limits = grammar.GrammarLimits.of(config)
-        self._encoder = ThreadPoolExecutor(2, thread_name_prefix="encode")
+        self._encoding = Encoding(config)
         self._tasks: asyncio.TaskGroup | None = None
         self._stopping = asyncio.Event()
         self._models = [self._model(served) for served in models]
@@ -83,7 +78,11 @@ class Service:
             None
             if agency is None
             else Runs(
-                agency, self._speaker, config.deadline_s, self._check_grammar, self._embed_texts if embeds else None
+                agency,
+                self._speaker,
+                config.deadline_s,
+                self._encoding.check_grammar,
+                self._embed_texts if embeds else None,
             )
         )
         self._responses = None if self._agents is None else Responses(self._agents)
@@ -116,7 +115,7 @@ class Service:
         if self._agents is not None:
             self._agents.start(tasks)
         for model in self._models:
-            tasks.create_task(model.load(self._encoder, self._stopping))
+            tasks.create_task(model.load(self._encoding.threads, self._stopping))
             for supervisor in model.supervisors:
                 tasks.create_task(supervisor.run())
 
@@ -146,7 +145,7 @@ class Service:
         await asyncio.gather(
             *(supervisor.stop(timeout_s) for model in self._models for supervisor in model.supervisors)
         )
-        self._encoder.shutdown(wait=False, cancel_futures=True)
+        self._encoding.close()
 
     # Requests
 
@@ -165,9 +164,9 @@ class Service:
         choice = request.tool_choice
         tools = request.tools if choice.mode != "none" else ()
         sampling, parser = tool_use(request, tools, model.tool_format)
-        await self._check_grammar(sampling.structured)
+        await self._encoding.check_grammar(sampling.structured)
         size = len(msgspec.json.encode((request.messages, tools)))
-        ids = await self._encode(size, lambda: encoder.encode(request.messages, tools))
+        ids = await self._encoding.run(size, lambda: encoder.encode(request.messages, tools))
         finish: FinishReason = "stop" if choice.mode == "named" else "tool_calls"
         return await self._stream(model, request, Plan([ids], sampling, "messages", arrived_at, parser, finish))
 
@@ -183,9 +182,9 @@ class Service:
             )
         tokenizer, _, _ = await model.spoken(self._deadline_at(request, arrived_at))
         check_token_ids(request.sampling, tokenizer.vocab_size)
-        await self._check_grammar(request.sampling.structured)
-        prompts = await self._ids(tokenizer, request.prompts, "prompt")
-        echoes = await self._texts(tokenizer, request.prompts) if request.echo else ()
+        await self._encoding.check_grammar(request.sampling.structured)
+        prompts = await self._encoding.ids(tokenizer, request.prompts, "prompt")
+        echoes = await self._encoding.texts(tokenizer, request.prompts) if request.echo else ()
         return await self._stream(model, request, Plan(prompts, request.sampling, "prompt", arrived_at, echoes=echoes))
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
@@ -193,7 +192,7 @@ class Service:
         arrived_at = time.monotonic()
         model = self._find(request.model, "embed")
         tokenizer, _, _ = await model.spoken(self._deadline_at(request, arrived_at))
-        inputs = await self._ids(tokenizer, request.inputs, "input")
+        inputs = await self._encoding.ids(tokenizer, request.inputs, "input")
         run = self._run(model, request, request.id, list(itertools.chain.from_iterable(inputs)), arrived_at)
         (ticket,) = self._scheduler.submit(model.pool, [run])
         seat = await ticket.seat()
@@ -247,7 +246,7 @@ class Service:
     async def _speaker(self, name: str, deadline_at: float) -> Speaker:
         """A chat model for agents, as soon as it is loaded. Raises InvalidRequest, EngineUnavailable."""
         model = self._find(name, "chat")
-        return Speaker(model, await model.spoken(deadline_at), self._scheduler, self._encode)
+        return Speaker(model, await model.spoken(deadline_at), self._scheduler, self._encoding.run)
 
     async def _stream(self, model: Model, request: ChatRequest | CompletionRequest, plan: Plan) -> RunStream:
         """Submit `n` runs for each prompt, and hand out their events once the first has been taken."""
@@ -336,38 +335,6 @@ class Service:
                 param=param,
                 code="invalid_value",
             )
-
-    async def _check_grammar(self, structured: Structured | None) -> None:
-        if structured is not None:
-            size = len(msgspec.json.encode(structured.value))
-            await self._encode(size * GRAMMAR_COSTS, lambda: grammar.check(structured, self._grammar_limits))
-
-    async def _ids(self, tokenizer: Tokenizer, prompts: Sequence[str | tuple[int, ...]], param: str) -> list[list[int]]:
-        def encode() -> list[list[int]]:
-            found = []
-            for number, prompt in enumerate(prompts):
-                if isinstance(prompt, str):
-                    found.append(tokenizer.encode(prompt, add_special_tokens=True))
-                else:
-                    check_vocabulary(prompt, tokenizer.vocab_size, f"{param}[{number}]")
-                    found.append(list(prompt))
-            return found
-
-        return await self._encode(sum(map(len, prompts)), encode)
-
-    async def _texts(self, tokenizer: Tokenizer, prompts: Sequence[str | tuple[int, ...]]) -> list[str]:
-        def decode() -> list[str]:
-            return [
-                prompt if isinstance(prompt, str) else tokenizer.decode(prompt, skip_special_tokens=True)
-                for prompt in prompts
-            ]
-
-        return await self._encode(sum(map(len, prompts)), decode)
-
-    async def _encode(self, size: int, encode: Callable[[], T]) -> T:
-        if size <= ENCODE_INLINE_BYTES:
-            return encode()
-        return await asyncio.get_running_loop().run_in_executor(self._encoder, encode)
 
     # Seeing
 

@@ -24,7 +24,7 @@ Encode = Callable[[int, Callable[[], list[int]]], Awaitable[list[int]]]
 class Utterance:
     """What is to be said next: the prompt's ids, and how many tokens may follow. `run` has the measures, once it is queued.
 
-    `deadline_s`: seconds from now by which an engine must have taken it.
+    `deadline_s`: seconds from now by which an engine must have taken it. `continues`: as Run.continues.
     """
 
     id: str
@@ -35,6 +35,7 @@ class Utterance:
     caller: Caller
     deadline_s: float
     priority: int = 0
+    continues: bool = False
     run: Run | None = field(default=None)
 
 
@@ -77,6 +78,13 @@ class Speaker:
         size = len(msgspec.json.encode((anew, new, tools)))
         return await self._encode(size, lambda: self._turns.next(prompt, said, history, new, tools))
 
+    def room(self, prompt_tokens: int) -> int | None:
+        """How many tokens fit behind a prompt of so many; None while the engine's context is not known."""
+        try:
+            return self._model.fit(prompt_tokens, None, "messages") or None
+        except InvalidRequest:
+            return 0
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, with U+FFFD where a character is incomplete."""
         return self._tokenizer.decode(ids, skip_special_tokens=True)
@@ -95,6 +103,7 @@ class Speaker:
             priority=utterance.priority,
             arrived_at=now,
             deadline_at=now + utterance.deadline_s,
+            continues=utterance.continues,
         )
         (ticket,) = self._scheduler.submit(self._model.pool, [run])
         try:

@@ -74,6 +74,11 @@ class Archive:
             tenants = await self._names(HOUSE, "tenant")
             return [(tenant, name) for tenant in tenants for name in await self._names(tenant, "open_run")]
 
+    async def tenants(self) -> list[str]:
+        """Who has ever stored a run."""
+        with translated():
+            return await self._names(HOUSE, "tenant")
+
     async def drop_open(self, tenant: str, run_id: str) -> None:
         """Forget that a run is open, which has no log."""
         with translated():

@@ -24,6 +24,37 @@ class AgentLimits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     parallel_tools: Annotated[int, Meta(description="Tool calls of a run at a time; more wait.", ge=1, le=256)] = 8
 
 
+class MemoryConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What an agent remembers from run to run, for each tenant apart. Off by default."""
+
+    name: Annotated[
+        Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")] | None,
+        Meta(
+            description="Name of the memory. Agents that name the same one share it. null: the agent's own, by its key."
+        ),
+    ] = None
+    recall: Annotated[
+        bool,
+        Meta(description="Search the memory before a run's first step, and show the model what fits the user's turn."),
+    ] = False
+    recall_ms: Annotated[
+        float,
+        Meta(description="Milliseconds that this may take. What is not ready by then is left out.", gt=0, le=10_000),
+    ] = 50.0
+    recall_count: Annotated[int, Meta(description="Memories that a run is shown at most.", ge=1, le=20)] = 5
+    remember: Annotated[
+        Literal["turns", "notes", "none"],
+        Meta(
+            description="What is kept. turns: the user's turn and the answer of each stored run, results of tools for as long as "
+            "they hold, and notes; notes: what the tool `memory_write` notes; none: nothing."
+        ),
+    ] = "none"
+    ttl_days: Annotated[
+        Annotated[float, Meta(gt=0, le=36_525)] | None,
+        Meta(description="Days after which a memory is gone. null: never."),
+    ] = None
+
+
 class AgentConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One agent. Clients reach it as the model `agent/KEY`."""
 
@@ -31,11 +62,10 @@ class AgentConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         "large"
     )
     small_model: Annotated[
-        str | None,
+        Annotated[str, Meta(min_length=1)] | None,
         Meta(
             description="Model that fills in the arguments of a tool that is clearly wanted. null: `models.small` where there is "
-            "one, else the agent's model does that too.",
-            min_length=1,
+            "one, else the agent's model does that too."
         ),
     ] = None
     routing: Annotated[
@@ -64,6 +94,7 @@ class AgentConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         ),
     ] = "overlap"
     limits: AgentLimits = AgentLimits()
+    memory: MemoryConfig = MemoryConfig()
     sampling: Annotated[
         SamplingConfig,
         Meta(description="What a request that leaves it open gets; what is unset here, the model's own."),

@@ -96,6 +96,9 @@ class AgentLoop:
                 if call.closed and self._tools is not None:
                     calls.create_task(self._call(call, self._tools))
             if progress.step < 0:
+                recalled = await self._planner.recall(progress, self._live.tenant)
+                if recalled is not None:
+                    await self._live.tell(recalled)
                 await self._live.tell(await self._planner.first(progress, self._live.tenant))
             await self._speak(calls)
         await self._go_on()
@@ -204,6 +207,7 @@ class AgentLoop:
             caller=self._terms.caller,
             deadline_s=self._terms.deadline_s,
             priority=self._terms.priority,
+            continues=progress.step > 0 or bool(progress.said),
         )
 
     def _sampling(self) -> Sampling:

@@ -7,6 +7,8 @@
 
 Steps after a free one follow from what the model did, and are not routed. An extraction whose call failed is followed by
 `reason`: the large model may do better. Without a guide every step is a free one of the large model, which knows all tools.
+
+What the run recalled stands behind the instructions in every prompt of the large model. It is no part of the conversation.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ from msgspec.structs import replace
 from agentflow.agents import form
 from agentflow.agents.guide import Guide
 from agentflow.agents.progress import Progress
-from agentflow.agents.record import Began, Routed, StepBegan
+from agentflow.agents.record import Began, Recalled, Routed, StepBegan
+from agentflow.memory.memories import Memory
+from agentflow.memory.recall import Recall
+from agentflow.memory.recollection import reminded
 from agentflow.messages import Message, Sampling, Tool
 from agentflow.router import Turn
 from agentflow.speaker import Speaker
@@ -36,18 +41,28 @@ class Cast(NamedTuple):
 
 
 class Planner:
-    """For one run. `guide`: the agent's router; None where it is off."""
+    """For one run. `guide`: the agent's router; `recall`: what reminds it. None where it is off."""
 
-    def __init__(self, cast: Cast, guide: Guide | None = None) -> None:
+    def __init__(self, cast: Cast, guide: Guide | None = None, recall: Recall | None = None) -> None:
         self.cast = cast
         self._guide = guide
+        self._recall = recall
+
+    async def recall(self, progress: Progress, tenant: str) -> Recalled | None:
+        """What the run is reminded of, before its first step; None where nothing reminds it, or that was done."""
+        if self._recall is None or progress.recalled is not None:
+            return None
+        began = _began(progress)
+        room = self.cast.large.room(len(began.prompt))
+        # No text has more tokens than bytes; and half of the room is the answer's.
+        return await self._recall.ask(tenant, began.messages, None if room is None else room // 2)
 
     async def first(self, progress: Progress, tenant: str) -> StepBegan:
         """The step that answers the conversation."""
         began = _began(progress)
         free = StepBegan(step=0, model=self.cast.large.name, forced=began.forced)
         if self._guide is None or began.forced is not None or not began.tools:
-            return free
+            return await self._reminded(free, progress)
         turn = Turn(text=_last_said(began.messages), previous_tool=_previous_tool(began.messages))
         decision, seconds = await self._guide.decide(turn, tenant)
         routed = Routed(
@@ -63,20 +78,26 @@ class Planner:
             prompt = await self.cast.small.opening(form.messages(began.messages, tool), ())
             return StepBegan(step=0, model=self.cast.small.name, prompt=prompt, forced=tool.name, routed=routed)
         if decision.route == "answer":
-            return replace(free, prompt=await self.cast.large.opening(began.messages, ()), routed=routed)
-        return replace(free, routed=routed)
+            return replace(free, prompt=await self.cast.large.opening(_read(progress), ()), routed=routed)
+        return await self._reminded(replace(free, routed=routed), progress)
+
+    async def _reminded(self, step: StepBegan, progress: Progress) -> StepBegan:
+        """The first step, told of all tools, with what was recalled in its prompt."""
+        if progress.recalled is None or not progress.recalled.texts:
+            return step
+        return replace(step, prompt=await self.cast.large.opening(_read(progress), _began(progress).tools))
 
     async def next(self, progress: Progress) -> StepBegan:
         """The step that follows one whose calls have all their results."""
         began, large = _began(progress), self.cast.large
         step = StepBegan(step=progress.step + 1, model=large.name)
         said, new = progress.said_turn(), progress.new_turns()
-        history = [*progress.history, said]
+        history = [*_read(progress), said]
         if progress.routed is None or progress.routed.route != "extract":
             return await self._grown(progress, step, history, new)
         if any(call.ended is not None and call.ended.is_error for call in progress.calls):
             routed = Routed(route="reason", reasons=("the call of the extraction failed",))
-            prompt = await large.opening(began.messages, began.tools)
+            prompt = await large.opening(_read(progress), began.tools)
             return replace(step, prompt=prompt, routed=routed)
         routed = Routed(route="aggregate", reasons=("the result of the extraction is there",))
         return replace(step, prompt=await large.opening([*history, *new], ()), routed=routed)
@@ -107,6 +128,15 @@ class Planner:
 def _began(progress: Progress) -> Began:
     assert progress.began is not None, "a run's log begins with Began"
     return progress.began
+
+
+def _read(progress: Progress) -> tuple[Message, ...]:
+    """The conversation as the large model reads it."""
+    messages, recalled = tuple(progress.history), progress.recalled
+    if recalled is None:
+        return messages
+    found = zip(recalled.ids, recalled.texts, recalled.written, strict=True)
+    return reminded(messages, [Memory(id=id_, kind="", text=text, at=at) for id_, text, at in found])
 
 
 def _last_said(messages: tuple[Message, ...]) -> str:

@@ -4,6 +4,7 @@ The loop, whoever follows a run, and a daemon that takes it up after a crash all
 cannot differ: which text the client sees, which calls were made, and what comes next.
 
     Began           the prompt and the conversation
+    Recalled        what of the agent's memory the model reads with it
     StepBegan       a parser begins with an empty text
     Said            the prompt grows; the parser finds text and calls in it
     ApprovalAsked   a person must allow a call
@@ -32,6 +33,7 @@ from agentflow.agents.record import (
     Ended,
     Event,
     Paused,
+    Recalled,
     Resumed,
     Routed,
     Said,
@@ -85,6 +87,7 @@ class Progress:
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.began: Began | None = None
+        self.recalled: Recalled | None = None
         self.ended: Ended | None = None
         self.step = -1
         self.speaking = False
@@ -110,6 +113,8 @@ class Progress:
             case Began():
                 self.began, self.model = event, event.model
                 self.history, self.prompt = list(event.messages), list(event.prompt)
+            case Recalled():
+                self.recalled = event
             case StepBegan():
                 self._begin_step(event)
             case Said():

@@ -54,6 +54,22 @@ class Began(RunEvent, frozen=True, tag="began", kw_only=True):
     forced: str | None = None
 
 
+class Recalled(RunEvent, frozen=True, tag="recalled", kw_only=True):
+    """What of the agent's memory the model reads in this run, the best first: searched for once, before the first step.
+
+    `ids` and `written` (when, in milliseconds since 1970) are those of the `texts`. `tiers`: where it was searched, in `seconds`.
+    Not `complete`: something was left out, for the reason `why`.
+    """
+
+    texts: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    written: tuple[int, ...] = ()
+    tiers: tuple[str, ...] = ()
+    complete: bool = True
+    seconds: float = 0.0
+    why: str = ""
+
+
 class Routed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the router decided of a step, and why (router.Decision). `seconds`: how long it took."""
 
@@ -167,7 +183,7 @@ class Ended(RunEvent, frozen=True, tag="ended", kw_only=True):
 
 
 Steering = ApprovalAsked | ApprovalGiven | Added | Paused | Unpaused
-Event = Began | StepBegan | Said | Resumed | StepEnded | CallStarted | CallEnded | Steering | Ended
+Event = Began | Recalled | StepBegan | Said | Resumed | StepEnded | CallStarted | CallEnded | Steering | Ended
 
 _DECODER = msgspec.msgpack.Decoder(Event)
 _ENCODER = msgspec.msgpack.Encoder()

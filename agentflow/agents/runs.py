@@ -29,6 +29,7 @@ from agentflow.agents.toolwork import ToolWork
 from agentflow.agents.watch import Watcher
 from agentflow.errors import AgentFlowError, Draining, InvalidRequest, UnknownModel
 from agentflow.library.refusals import DataDamaged, DataUnavailable
+from agentflow.memory.agentmemory import AgentMemory, Keeping
 from agentflow.messages import Caller, ChatRequest, Structured
 from agentflow.plan import tool_use
 from agentflow.speaker import Speaker
@@ -46,13 +47,15 @@ PREFIX = "agent/"
 class Agency(NamedTuple):
     """The agents of a configuration by their names, everything that they may call, and where runs are stored (None: nowhere).
 
-    `state` opens the data plane if it is not; it raises Refused. `watcher` hears how runs get on.
+    `state` opens the data plane if it is not; it raises Refused. `watcher` hears how runs get on; `memory`: what
+    the agents remember (None: nothing).
     """
 
     agents: Mapping[str, AgentConfig]
     toolbox: Toolbox
     state: Callable[[], Awaitable[StateStore]] | None = None
     watcher: Watcher | None = None
+    memory: AgentMemory | None = None
 
 
 class Asked(NamedTuple):
@@ -104,6 +107,8 @@ class Runs:
         """Runs may begin, in `tasks`."""
         self._tasks = tasks
         self._warming = [tasks.create_task(guide.warm()) for guide in self._guides.values()]
+        if self._agency.memory is not None:
+            self._warming.append(tasks.create_task(self._agency.memory.diary.run()))
 
     @property
     def going(self) -> int:
@@ -127,6 +132,8 @@ class Runs:
         One whose agent is gone from the configuration, or whose model does not come up, ends as failed.
         """
         archive = await self.archive()
+        if self._agency.memory is not None:
+            await self._agency.memory.diary.take_up(await archive.tenants())
         found = 0
         for tenant, run_id in await archive.open_runs():
             if (tenant, run_id) in self._going:
@@ -155,6 +162,13 @@ class Runs:
             going.task.cancel()
         await asyncio.wait([going.task])
         return True
+
+    def keeping(self, tenant: str, run_id: str) -> Keeping | None:
+        """How the memory of a run's agent is kept; None where it has none, or the run does not go on here."""
+        live, memory = self.live(tenant, run_id), self._agency.memory
+        if live is None or memory is None or live.progress.began is None:
+            return None
+        return memory.keeping(live.progress.began.agent)
 
     async def settled(self, tenant: str, run_id: str) -> None:
         """Wait until a run that is over is noted as such."""
@@ -261,7 +275,8 @@ class Runs:
         small = large
         if agent.routing and agent.small_model is not None:
             small = await self._speaker(agent.small_model, time.monotonic() + self._deadline_s)
-        return Planner(Cast(large, small), self._guides.get(name))
+        recall = None if self._agency.memory is None else self._agency.memory.recall(name)
+        return Planner(Cast(large, small), self._guides.get(name), recall)
 
     async def _set_going(self, live: LiveRun, planner: Planner, terms: Terms) -> Going:
         assert self._tasks is not None, "the service was not started"
@@ -309,7 +324,7 @@ class Runs:
             if self._stopping is not None:
                 live.leave(self._stopping)
             try:
-                await _close(live)
+                await self._close(live)
             finally:
                 self._going.pop((live.tenant, live.id), None)  # a list shows it as going on, or as it ended
 
@@ -323,7 +338,7 @@ class Runs:
         live = LiveRun(run_id, tenant, journal, [event for _, event in events], archive=archive)
         began = live.progress.began
         if live.over or began is None:
-            await _close(live)
+            await self._close(live)
             return False
         agent = self._agency.agents.get(began.agent) if began.agent else _ONE_ANSWER
         try:
@@ -337,6 +352,12 @@ class Runs:
             return True
         await self._set_going(live, planner, Terms(agent, Caller(tenant, began.key), self._deadline_s))
         return True
+
+    async def _close(self, live: LiveRun) -> None:
+        """Note the end of a run that has one; what it is to be remembered by before that."""
+        if self._agency.memory is not None and live.over:
+            await self._agency.memory.remember(live)
+        await _close(live)
 
     async def archive(self) -> Archive:
         """Where runs are stored. Raises Refused; DataUnavailable for good where nothing is stored."""

@@ -162,6 +162,7 @@ class Scheduler:
         self._seats: set[Seat] = set()
         self._queued_tokens = 0
         self.draining = False
+        self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -272,8 +273,8 @@ class Scheduler:
             self.interrupt_all()
 
     def interrupt_all(self) -> None:
-        """End every run now, with an error that says that the daemon is shutting down."""
-        self.draining = True
+        """End every run now, with an error that says that the daemon is shutting down. Nothing is taken any more."""
+        self.draining = self._closed = True
         error = Draining("The daemon is shutting down and could not wait longer.", retry_after_s=CLOSED_RETRY_S)
         for pool in self.pools.values():
             while (ticket := pool.waiting.pop()) is not None:
@@ -283,12 +284,13 @@ class Scheduler:
         self._note_idle()
 
     def _refusal(self, pool: Pool[Ticket], runs: list[Run]) -> Refused | None:
-        if self.draining:
+        continues = all(run.continues for run in runs)
+        if self._closed or (self.draining and not continues):
             return Draining("The daemon is shutting down.", retry_after_s=CLOSED_RETRY_S)
         if pool.tripped:
             return self._unavailable(pool)
         must_wait = runs[pool.free :]
-        if not must_wait:
+        if not must_wait or continues:
             return None
         queued = self.queued
         retry_after_s = pool.estimate.retry_after_s(waiting=len(pool.waiting), seats=pool.seats)

@@ -78,6 +78,7 @@ async def benched(
     max_running: int = 64,
     plane: DataPlane | None = None,
     within: Literal["user", "prompt"] = "user",
+    queue_limit: int = 1024,
     **script: Any,
 ) -> AsyncIterator[Bench]:
     """`rules`: what the model says to a last message that matches. The agent `a` has all tools."""
@@ -102,7 +103,9 @@ async def benched(
 
     agents = {"a": agent or AgentConfig(tools=("*",))}
     agency = Agency(agents, Toolbox(tools, handles), None if plane is None else state)
-    service = Service((served,), SchedulerConfig(), ended.append, agency=agency)
+    service = Service(
+        (served,), SchedulerConfig(queue_limit=queue_limit, restart_backoff_s=0.01), ended.append, agency=agency
+    )
     async with asyncio.TaskGroup() as tasks:
         await service.start(tasks)
         try:

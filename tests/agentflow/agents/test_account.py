@@ -155,10 +155,10 @@ def test_pauses_and_messages_are_told_with_their_times() -> None:
     assert [(pause.began_at, pause.ended_at) for pause in run.pauses] == [(3.0, 3.5), (3.6, 4.0)]
 
 
-def test_a_run_that_goes_on_for_one_step_is_paused_when_the_next_begins() -> None:
+def test_a_run_that_goes_on_for_one_step_is_paused_when_that_is_over() -> None:
     run = told(*WHOLE[:3], Paused(at=2600), Unpaused(at=2700, one_step=True), *WHOLE[3:8], going=True)
     assert run.status == "paused"
-    assert [(pause.began_at, pause.ended_at) for pause in run.pauses] == [(2.6, 2.7), (5.1, None)]
+    assert [(pause.began_at, pause.ended_at) for pause in run.pauses] == [(2.6, 2.7), (4.0, None)]
 
 
 def test_texts_are_bounded() -> None:

@@ -7,9 +7,12 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agentflow.agents.config import AgentConfig
 from agentflow.agents.live import LiveRun
 from agentflow.agents.record import Ended, Event, StepBegan, StepEnded
+from agentflow.errors import Draining
 from agentflow.tools.tool import CallContext
 from tests.agentflow.agents.agencies import Bench, BodyTool, benched, call, request
 
@@ -86,3 +89,32 @@ async def test_half_of_fifty_runs_are_ended_and_the_others_come_to_their_end(tmp
         assert ends == ["cancelled", "completed"] * (RUNS // 2)
         await it.service.agents.drain()
         assert (under_way[0], it.service.status().running, it.service.status().queued) == (0, 0, 0)
+
+
+async def test_a_drain_lets_runs_come_to_their_end_and_takes_no_new_ones(tmp_path: Path) -> None:
+    tool, _ = worker(3)
+    async with benched(tmp_path, RULES, [tool], AGENT, tokens_per_s=4000, tokens_per_delta=8) as it:
+        live = await begun(it, 1)
+        following = asyncio.create_task(followed(live))
+        await asyncio.sleep(0.02)
+        draining = asyncio.create_task(it.service.drain(10.0))
+        await asyncio.sleep(0)
+        with pytest.raises(Draining):
+            await it.ask("go")
+        await draining
+        last = (await following)[-1][1]
+        assert isinstance(last, Ended)
+        assert last.end == "completed"
+
+
+async def test_a_full_queue_refuses_new_runs_and_no_step_of_one_that_has_begun(tmp_path: Path) -> None:
+    tool, _ = worker(4)
+    async with benched(
+        tmp_path, RULES, [tool], AGENT, max_running=1, tokens_per_s=2000, queue_limit=2, tokens_per_delta=8
+    ) as it:
+        lives = [await begun(it, number) for number in range(6)]
+        following = [asyncio.create_task(followed(live)) for live in lives]
+        ends = [(await told)[-1][1] for told in following]
+    whys = sorted(f"{event.end} {event.why}" for event in ends if isinstance(event, Ended))
+    assert whys[:3] == ["completed stop"] * 3
+    assert set(whys[3:]) <= {"failed QueueFull", "completed stop"}
