@@ -46,6 +46,11 @@ STEERING = {
     "step": "let a run go on for one step",
 }
 
+ANSWERS = {
+    "approve": "allow a call that waits for a person",
+    "deny": "do not allow a call that waits for a person",
+}
+
 
 def add_arguments(subparsers: Any) -> None:
     """Declare the command and its actions."""
@@ -78,6 +83,11 @@ def add_arguments(subparsers: Any) -> None:
         action(name, text)
     say = action("say", "give a run a message, which its model reads with the next step")
     say.add_argument("text", metavar="TEXT", help="the message")
+    for name, text in ANSWERS.items():
+        answer = action(name, text)
+        answer.add_argument("call", metavar="CALL", nargs="?", help="id of the call; needed where several wait")
+        if name == "deny":
+            answer.add_argument("--why", metavar="TEXT", default="", help="what the model is told")
     action("rm", "remove a stored run that does not go on")
 
 
@@ -109,6 +119,10 @@ def run(args: argparse.Namespace) -> int:
     elif args.action == "rm":
         told = client.delete(path)
         out(json.dumps(told, indent=2) if args.json else f"{printable(told['id'])}: removed")
+    elif args.action in ANSWERS:
+        call = args.call or waiting_call(client.get(path))
+        body = {"allowed": args.action == "approve", "why": getattr(args, "why", "")}
+        _told(client.post(f"{path}/calls/{quote(call, safe='')}/approval", body), args)
     elif args.action == "say":
         _told(client.post(f"{path}/messages", {"content": args.text}), args)
     else:
@@ -116,13 +130,24 @@ def run(args: argparse.Namespace) -> int:
     return exits.OK
 
 
+def waiting_call(told: dict[str, Any]) -> str:
+    """The one call of a run that waits for a person. Raises AcuError where there is none, or more than one."""
+    calls = [call for step in told.get("steps", ()) for call in step.get("calls", ())]
+    ids = [str(call.get("id")) for call in calls if call.get("approval") == "asked"]
+    if not ids:
+        raise AcuError("no call of this run waits for a person")
+    if len(ids) > 1:
+        raise AcuError(f"several calls of this run wait for a person; name one: {', '.join(ids)}")
+    return ids[0]
+
+
 def found(client: Client, wanted: str) -> str:
     """The id of the run that is meant. Raises AcuError where there is none, or more than one."""
-    if _WHOLE_ID.fullmatch(wanted):
-        return wanted
     begin = (
         "" if wanted == LAST else f"run_{wanted.removeprefix('resp_').removeprefix('run_')}"
-    )  # as a response is called
+    )  # a response is one, too
+    if _WHOLE_ID.fullmatch(begin):
+        return begin
     # Runs are listed in the order of their ids, and those that begin so come right behind it.
     query = urlencode({"limit": 2} | ({"after": begin} if begin else {}))
     page = client.get(f"{RUNS_PATH}?{query}")

@@ -238,6 +238,15 @@ def _step_pieces(step: dict[str, Any], axis: Axis) -> list[Piece]:
     return [Piece(began, seated, QUEUE), Piece(seated, first, PREFILL), Piece(first, ended, DECODE)]
 
 
+def _outcome(call: dict[str, Any]) -> str:
+    """How a call is, in a few words."""
+    if call["ended_at"] is not None:
+        return "error" if call["is_error"] else "ok"
+    if call["started_at"] is not None:
+        return "going on"
+    return "asks to be allowed" if call.get("approval") == "asked" else "waits"
+
+
 def _call_lines(call: dict[str, Any], axis: Axis) -> list[Text]:
     started, ended = call["started_at"], call["ended_at"]
     if started is None:
@@ -245,9 +254,7 @@ def _call_lines(call: dict[str, Any], axis: Axis) -> list[Text]:
     else:
         until = axis.end if ended is None else ended
         pieces, took = [Piece(started, until, TOOL)], span(until - started)
-    outcome = (
-        "error" if call["is_error"] else "ok" if ended is not None else "going on" if started is not None else "waits"
-    )
+    outcome = _outcome(call)
     if call["attempts"] > 1:
         outcome += f", attempt {call['attempts']}"
     row = _row(f"  {call['name']}", axis.bar(pieces), [took], outcome)
@@ -288,7 +295,7 @@ def _below(indent: int, text: str) -> Text:
 
 def _told_by(event: dict[str, Any]) -> str:
     """What an event tells, for people."""
-    told = json.dumps(event)  # of a newer daemon
+    told = _told_of_call(event)
     match event["type"]:
         case "began":
             told = f"{event['agent'] or '-'} on {event['model']}, {_count(len(event['prompt']), 'token')}"
@@ -302,11 +309,7 @@ def _told_by(event: dict[str, Any]) -> str:
             told = f"another engine goes on behind {_count(event['kept'], 'token')}"
         case "step_ended":
             told = f"{event['reason']}; {event['prompt_tokens']} in, {event['completion_tokens']} out"
-        case "call_started":
-            told = f"{event['name']} {event['arguments']}"
-        case "call_ended":
-            told = f"error: {event['text']}" if event["is_error"] else event["text"]
-        case "message_added":
+        case "added":
             told = f"{event['message']['role']}: {event['message']['content']}"
         case "unpaused":
             told = "for one step" if event["one_step"] else ""
@@ -315,3 +318,17 @@ def _told_by(event: dict[str, Any]) -> str:
         case "ended":
             told = f"{event['end']}: {event['error'] or event['why']}"
     return str(told)
+
+
+def _told_of_call(event: dict[str, Any]) -> str:
+    """What an event of a call tells; all of an event that a newer daemon made."""
+    match event["type"]:
+        case "approval_asked":
+            return f"{event['call_id']} waits for a person who allows it"
+        case "approval_given":
+            return f"{event['call_id']} {'allowed' if event['allowed'] else 'refused'} by {event['by'] or '-'} {event['why']}"
+        case "call_started":
+            return f"{event['name']} {event['arguments']}"
+        case "call_ended":
+            return f"error: {event['text']}" if event["is_error"] else str(event["text"])
+    return json.dumps(event)

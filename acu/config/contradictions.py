@@ -78,16 +78,17 @@ def model_problems(models: Mapping[str, ModelConfig]) -> list[Problem]:
 
 
 def agent_problems(agents: Mapping[str, AgentConfig], models: Mapping[str, ModelConfig]) -> list[Problem]:
-    """Agents whose model is not served, or does not speak."""
+    """Agents whose models are not served, or do not speak."""
     roles = {name: model_role(key, model) for key, model in models.items() for name in model_names(key, model)}
     found: list[Problem] = []
     for key, agent in agents.items():
-        role = roles.get(agent.model)
-        if role is None:
-            served = ", ".join(name for name, role in roles.items() if role == "chat")
-            found.append(Problem(f"agents.{key}.model", f"{agent.model!r} is not served; models that are: {served}"))
-        elif role != "chat":
-            found.append(Problem(f"agents.{key}.model", f"{agent.model!r} makes embeddings; name a model that speaks"))
+        for field, name in (("model", agent.model), ("small_model", agent.small_model)):
+            role = "chat" if name is None else roles.get(name)
+            if role is None:
+                served = ", ".join(each for each, role in roles.items() if role == "chat") or "none that speaks"
+                found.append(Problem(f"agents.{key}.{field}", f"{name!r} is not served; models that are: {served}"))
+            elif role != "chat":
+                found.append(Problem(f"agents.{key}.{field}", f"{name!r} makes embeddings; name a model that speaks"))
     return found
 
 

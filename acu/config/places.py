@@ -28,6 +28,7 @@ PATH_FIELDS = frozenset(
         "data_plane.cold.folder",
         "data_plane.cold.credentials_file",
         "daemon.audit_log",
+        "telemetry.headers_file",
         "tools.python.file",
     }
 )

@@ -125,6 +125,44 @@ class DaemonConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     ] = None
 
 
+class TelemetryConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Traces of requests and of agents' runs, for a collector that speaks OTLP. (Metrics are at /metrics, always.)"""
+
+    otlp_endpoint: Annotated[
+        Annotated[str, Meta(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")] | None,
+        Meta(
+            description="Base address of the collector, to which /v1/traces is added: `http://127.0.0.1:4318`. null: nothing "
+            "is traced.",
+        ),
+    ] = None
+    headers_file: Annotated[
+        str | None,
+        Meta(
+            description="YAML file of headers for the collector, `authorization: Bearer ...`, closed to others (mode 600 or "
+            "640). null: none."
+        ),
+    ] = None
+    service_name: Annotated[str, Meta(description="`service.name` of what is sent.", min_length=1, max_length=255)] = (
+        "acu"
+    )
+    sample_share: Annotated[
+        float,
+        Meta(
+            description="Share of traces that are sent, 0 to 1. A request that comes with a `traceparent` is sent or not as "
+            "that says.",
+            ge=0,
+            le=1,
+        ),
+    ] = 1.0
+    content: Annotated[
+        bool,
+        Meta(
+            description="Whether what was asked, answered and called goes along. Whoever reads the collector reads it "
+            "then, whichever tenant it belongs to."
+        ),
+    ] = False
+
+
 class AcuConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that can be configured. Frozen; composed once, by `load`."""
 
@@ -148,6 +186,7 @@ class AcuConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = {}
     tools: ToolsConfig = ToolsConfig()
     daemon: DaemonConfig = DaemonConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
 
 
 def split_address(address: str) -> tuple[str, int]:

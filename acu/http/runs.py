@@ -15,10 +15,13 @@ from acu.http.exchange import Exchange, encoded
 from acu.http.paging import decode_query, ends, given
 from acu.http.route import Answer, Endpoint, Route
 from acu.http.runstream import stream_run
+from acu.http.wire.decode import clean_text
 from acu.http.wire.runs import (
+    APPROVAL_DECODER,
     CHARS_A_VALUE,
     LAST_NUMBER,
     MESSAGE_DECODER,
+    RunApprovalBody,
     RunDeleted,
     RunEventList,
     RunEventObject,
@@ -32,6 +35,7 @@ from acu.http.wire.runs import (
 )
 from agentflow.agents.account import RunAccount, RunSummary
 from agentflow.agents.overview import Overview, Steer, Wanted
+from agentflow.agents.record import ApprovalGiven
 from agentflow.service import Service
 
 RUNS: Final = "/acu/v1/runs"
@@ -40,7 +44,7 @@ STEERS: Final[dict[Steer, str]] = {
     "cancel": "End a run that goes on. Returns once it has ended.",
     "pause": "Let a run's model say no more, and no step begin. Calls that are under way come to their end.",
     "resume": "Let a run that is paused go on.",
-    "step": "Let a run go on until its next step would begin.",
+    "step": "Let a run go on for one step, or to the end of the one that it is in.",
 }
 _NUMBER = re.compile(r"[0-9]{1,19}")
 
@@ -65,7 +69,7 @@ async def retrieve(runs: Source, exchange: Exchange) -> web.StreamResponse:
 async def events(runs: Source, exchange: Exchange) -> web.StreamResponse:
     query = decode_query(exchange.request.query, RunEventsQuery)
     overview, tenant, run = runs(), exchange.caller.tenant, run_id(exchange)
-    if query.stream:
+    if query.stream and exchange.request.method != "HEAD":  # which has no body, and would wait for its end
         return await stream_run(exchange, await overview.follow(tenant, run, last_seen(exchange, query.after)))
     found = await overview.events(tenant, run, query.after, query.limit)
     size = sum(event_size(event) for _, event in found)
@@ -80,6 +84,18 @@ async def steer(how: Steer, runs: Source, exchange: Exchange) -> web.StreamRespo
 async def add_message(runs: Source, exchange: Exchange) -> web.StreamResponse:
     content = message_content(MESSAGE_DECODER.decode(exchange.take_body()))
     run = await runs().add(exchange.caller.tenant, run_id(exchange), content)
+    return exchange.json(msgspec.json.encode(run))
+
+
+async def approve(runs: Source, exchange: Exchange) -> web.StreamResponse:
+    body = APPROVAL_DECODER.decode(exchange.take_body())
+    given = ApprovalGiven(
+        call_id=exchange.path_arguments["call_id"],
+        allowed=body.allowed,
+        why=clean_text(body.why, "why"),
+        by=exchange.caller.name,
+    )
+    run = await runs().approve(exchange.caller.tenant, run_id(exchange), given)
     return exchange.json(msgspec.json.encode(run))
 
 
@@ -143,6 +159,15 @@ def routes(service: Service) -> tuple[Route, ...]:
             (Answer("The run as it is now.", body=RunSummary),),
             body=RunMessageBody,
             refusals=(404, 408, 409, 413, 415, 417, 507),
+        ),
+        _route(
+            "POST",
+            f"{RUN}/calls/{{call_id}}/approval",
+            bound(approve),
+            ("approveRunCall", "Allow a call that waits for a person, or do not. The first word counts."),
+            (Answer("The run as it is now.", body=RunSummary),),
+            body=RunApprovalBody,
+            refusals=(400, 404, 408, 409, 413, 415, 417, 507),
         ),
         _route(
             "DELETE",

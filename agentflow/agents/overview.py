@@ -17,7 +17,7 @@ from msgspec import Struct
 from agentflow.agents.account import RunAccount, RunSummary, Status, account, summary
 from agentflow.agents.archive import Archive, RunRecord
 from agentflow.agents.live import LiveRun
-from agentflow.agents.record import Added, Event, Paused, Unpaused
+from agentflow.agents.record import Added, ApprovalGiven, Event, Paused, Unpaused
 from agentflow.agents.refusals import RunConflict
 from agentflow.agents.runs import Runs
 from agentflow.library.refusals import NotStored
@@ -131,6 +131,15 @@ class Overview:
         if live is None:
             raise _not_going(await self._stored(tenant, run_id))
         await self._tell(live, Added(message=Message("user", content)))
+        return summary(live.progress)
+
+    async def approve(self, tenant: str, run_id: str, given: ApprovalGiven) -> RunSummary:
+        """A person's word about a call that waits for it. Raises RunConflict, InvalidRequest for a call that does not."""
+        live = self._live(tenant, run_id)
+        if live is None:
+            raise _not_going(await self._stored(tenant, run_id))
+        if not await self._runs.approve(tenant, run_id, given):
+            raise _not_going(summary(live.progress))
         return summary(live.progress)
 
     async def delete(self, tenant: str, run_id: str) -> None:

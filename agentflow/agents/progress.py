@@ -223,6 +223,8 @@ class Progress:
                 case CallClosed():
                     self.calls[-1].closed = True
                     heard.append(ToolCallClosed(0, len(self.calls) - 1, self.calls[-1].id))
+                case Malformed(text, None) if self.began is not None and not self.began.agent:
+                    heard += self._told(text)  # never a call of its reader's: he gets the words
                 case Malformed(index=index):
                     call = self.calls[-1] if index is not None else self._new_call("unknown")
                     call.ended = CallEnded(call_id=call.id, text=_NOT_UNDERSTOOD, is_error=True)

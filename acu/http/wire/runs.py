@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+import re
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -10,20 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from acu.http.paging import Cursor
 from acu.http.wire.decode import BodyDecoder, clean_text
 from agentflow.agents.account import RunSummary, Status
-from agentflow.agents.record import (
-    Added,
-    Began,
-    CallEnded,
-    CallStarted,
-    Ended,
-    Event,
-    Paused,
-    Resumed,
-    Said,
-    StepBegan,
-    StepEnded,
-    Unpaused,
-)
+from agentflow.agents.record import Began, CallEnded, CallStarted, Event, Said, StepBegan
 
 LAST_NUMBER = 2**63 - 2
 CHARS_A_VALUE = 256  # of a text: its encoding takes as long as that of a value
@@ -31,19 +19,9 @@ CHARS_A_VALUE = 256  # of a text: its encoding takes as long as that of a value
 EventNumber = Annotated[int, Meta(ge=0, le=LAST_NUMBER)]
 
 EVENT_TYPES: Final[dict[type[Event], str]] = {
-    Began: "began",
-    StepBegan: "step_began",
-    Said: "said",
-    Resumed: "resumed",
-    StepEnded: "step_ended",
-    CallStarted: "call_started",
-    CallEnded: "call_ended",
-    Added: "message_added",
-    Paused: "paused",
-    Unpaused: "unpaused",
-    Ended: "ended",
+    kind: re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower() for kind in get_args(Event)
 }
-"""What the events are called outside."""
+"""What the events are called outside: step_began, call_ended, ..."""
 
 
 class RunsQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -67,6 +45,13 @@ class RunMessageBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """A message of the user's for a run that goes on."""
 
     content: Annotated[str, Meta(min_length=1)]
+
+
+class RunApprovalBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A person's word about a call that waits for it. `why` is for the model, where the call is not allowed."""
+
+    allowed: bool
+    why: Annotated[str, Meta(max_length=4096)] = ""
 
 
 class RunList(Struct, frozen=True, kw_only=True):
@@ -104,6 +89,7 @@ class RunDeleted(Struct, frozen=True, kw_only=True):
 
 
 MESSAGE_DECODER = BodyDecoder(RunMessageBody)
+APPROVAL_DECODER = BodyDecoder(RunApprovalBody)
 
 
 def message_content(body: RunMessageBody) -> str:

@@ -7,11 +7,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 import pytest
 
+from acu.cli import main
 from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu, until
 
 CALL = '{"name": "calculator", "arguments": {"expression": "6*7"}}'
@@ -39,27 +40,48 @@ def ask(running: RunningDaemon, text: str) -> dict[str, Any]:
     return httpx2.post(f"{running.url}/v1/chat/completions", json=body, timeout=60).json()  # type: ignore[no-any-return]
 
 
-def runs(running: RunningDaemon, *words: str) -> subprocess.CompletedProcess[str]:
-    return acu("runs", *words, "--socket", str(running.socket), environ={**running.environ, "COLUMNS": "80"})
+class Done(NamedTuple):
+    """What came of a command."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
-def ids(running: RunningDaemon) -> list[str]:
-    return [run["id"] for run in json.loads(runs(running, "list", "--json").stdout)["data"]]
+class Commands:
+    """`acu runs` of one daemon, in this process."""
+
+    def __init__(self, running: RunningDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+        self.running = running
+        self._capsys = capsys
+
+    def __call__(self, *words: str) -> Done:
+        code = main(["runs", *words, "--socket", str(self.running.socket)])
+        return Done(code, *self._capsys.readouterr())
+
+    def ids(self) -> list[str]:
+        return [run["id"] for run in json.loads(self("list", "--json").stdout)["data"]]
 
 
-def test_runs_that_are_over_are_listed_shown_followed_and_removed(running: RunningDaemon) -> None:
-    assert runs(running, "list").stdout == "no runs\n"
-    missing = runs(running, "show", "last")
+@pytest.fixture
+def runs(running: RunningDaemon, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    monkeypatch.setenv("COLUMNS", "80")
+    return Commands(running, capsys)
+
+
+def test_runs_that_are_over_are_listed_shown_followed_and_removed(running: RunningDaemon, runs: Commands) -> None:
+    assert runs("list").stdout == "no runs\n"
+    missing = runs("show", "last")
     assert (missing.returncode, missing.stderr) == (1, "acu: there is no run yet\n")
     assert ask(running, "the sum")["choices"][0]["message"]["content"] == "Let me see. \n\nIt is \x1b[31m42."
     ask(running, "hello")
-    newest, sum_ = ids(running)
-    listed = runs(running, "list", "--limit", "1").stdout.splitlines()
+    newest, sum_ = runs.ids()
+    listed = runs("list", "--limit", "1").stdout.splitlines()
     assert listed[1].split()[:3] == [newest, "desk", "completed"]
     assert listed[2] == "there are more: --limit N shows them"
-    assert runs(running, "list", "--status", "failed").stdout == "no runs\n"
+    assert runs("list", "--status", "failed").stdout == "no runs\n"
 
-    shown = runs(running, "show", sum_)
+    shown = runs("show", sum_)
     assert (shown.returncode, shown.stderr) == (0, "")
     lines = shown.stdout.splitlines()
     assert lines[0] == f"run     {sum_}"
@@ -67,73 +89,63 @@ def test_runs_that_are_over_are_listed_shown_followed_and_removed(running: Runni
     assert '    {"expression": "6*7"} -> 42' in lines
     assert "  It is \\x1b[31m42." in lines
     assert [line.split()[0] for line in lines[6:] if line[:1].isdigit()] == ["1", "2"]
-    assert runs(running, "show", newest[4:]).stdout == runs(running, "show", "last").stdout
-    account = json.loads(runs(running, "show", sum_, "--json").stdout)
+    assert runs("show", newest[4:]).stdout == runs("show", "last").stdout
+    account = json.loads(runs("show", sum_, "--json").stdout)
     assert account["steps"][0]["calls"][0]["result"] == "42"
 
-    events = [json.loads(line) for line in runs(running, "events", sum_, "--json").stdout.splitlines()]
+    events = [json.loads(line) for line in runs("events", sum_, "--json").stdout.splitlines()]
     assert [event["sequence_number"] for event in events] == list(range(1, account["last"] + 1))
-    followed = runs(running, "events", sum_, "--json", "--follow", "--after", "3")
+    followed = runs("events", sum_, "--json", "--follow", "--after", "3")
     assert [json.loads(line) for line in followed.stdout.splitlines()] == events[3:]
-    text = runs(running, "events", sum_).stdout
+    text = runs("events", sum_).stdout
     assert 'call_started  calculator {"expression": "6*7"}' in text
     assert "\x1b" not in text
     assert text.splitlines()[-1].endswith("ended         completed: stop")
 
-    over = runs(running, "cancel", sum_)
+    over = runs("cancel", sum_)
     assert (over.returncode, over.stderr) == (1, f"acu: The run {sum_} is over: completed. Begin another.\n")
-    ambiguous = runs(running, "show", "run_")
+    ambiguous = runs("show", "run_")
     assert ambiguous.returncode == 1
     assert "more than one run's id begins with 'run_'" in ambiguous.stderr
-    unknown = runs(running, "show", "zzz")
+    unknown = runs("show", "zzz")
     assert (unknown.returncode, unknown.stderr) == (
         1,
         "acu: no run's id begins with 'zzz': `acu runs list` shows them\n",
     )
-    assert runs(running, "rm", sum_).stdout == f"{sum_}: removed\n"
-    assert ids(running) == [newest]
+    assert runs("rm", sum_).stdout == f"{sum_}: removed\n"
+    assert runs.ids() == [newest]
 
 
-def test_a_run_that_goes_on_is_followed_and_steered(running: RunningDaemon) -> None:
+def test_a_run_that_goes_on_is_followed_and_steered(running: RunningDaemon, runs: Commands) -> None:
     asking = threading.Thread(target=ask, args=(running, "slow"))
     asking.start()
-    until(lambda: ids(running) != [], "the run is listed")
-    (run_id,) = ids(running)
+    until(lambda: runs.ids() != [], "the run is listed")
+    (run_id,) = runs.ids()
     words = [sys.executable, "-m", "acu", "runs", "events", "last", "--follow", "--socket", str(running.socket)]
     with subprocess.Popen(words, cwd=ROOT, env=running.environ, stdout=subprocess.PIPE, text=True) as follower:
         assert follower.stdout is not None
         assert follower.stdout.readline().split()[2:5] == ["began", "desk", "on"]
-        assert runs(running, "pause", "last").stdout == f"{run_id}: paused\n"
-        assert "status  paused" in runs(running, "show", run_id).stdout
-        assert runs(running, "say", run_id, "faster").stdout == f"{run_id}: paused\n"
-        assert json.loads(runs(running, "step", run_id, "--json").stdout)["id"] == run_id
-        assert runs(running, "pause", run_id).returncode == 0
-        assert runs(running, "resume", run_id).stdout == f"{run_id}: running\n"
-        refused = runs(running, "rm", run_id)
+        assert runs("pause", "last").stdout == f"{run_id}: paused\n"
+        assert "status  paused" in runs("show", run_id).stdout
+        assert runs("say", run_id, "faster").stdout == f"{run_id}: paused\n"
+        assert json.loads(runs("step", run_id, "--json").stdout)["id"] == run_id
+        assert runs("pause", run_id).returncode == 0
+        assert runs("resume", run_id).stdout == f"{run_id}: running\n"
+        refused = runs("rm", run_id)
         assert (refused.returncode, refused.stderr) == (1, f"acu: The run {run_id} goes on. Cancel it first.\n")
-        assert runs(running, "cancel", run_id).stdout == f"{run_id}: cancelled\n"
+        assert runs("cancel", run_id).stdout == f"{run_id}: cancelled\n"
         told = follower.stdout.read().splitlines()
         assert follower.wait(30) == 0
     asking.join()
     kinds = [line.split()[2] for line in told]
     assert [kind for kind in kinds if kind not in ("said", "resumed")] == [
-        "step_began", "paused", "message_added", "unpaused", "paused", "unpaused", "ended"
+        "step_began", "paused", "added", "unpaused", "paused", "unpaused", "ended"
     ]  # fmt: skip
     assert told[-1].endswith("cancelled: cancelled")
-    assert json.loads(runs(running, "list", "--json").stdout)["data"][0]["status"] == "cancelled"
+    assert json.loads(runs("list", "--json").stdout)["data"][0]["status"] == "cancelled"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("list", "--limit", "0"),
-        ("list", "--limit", "101"),
-        ("events", "last", "--after", "-1"),
-        ("say", "last"),
-        ("show",),
-        (),
-    ],
-)
+@pytest.mark.parametrize("words", [("list", "--limit", "101"), ("events", "last", "--after", "-1"), ("say", "last")])
 def test_wrong_usage_is_told(words: tuple[str, ...], clean_environ: dict[str, str]) -> None:
     done = acu("runs", *words, environ=clean_environ)
     assert (done.returncode, done.stdout) == (2, "")

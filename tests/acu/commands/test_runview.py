@@ -81,6 +81,15 @@ def test_a_run_that_goes_on_is_shown_until_now() -> None:
     assert lines[9] == f"  look           {'':6}{'=' * 15}   7.0 s  going on"
 
 
+def test_a_call_that_waits_for_a_person_says_so() -> None:
+    call = CALL | {"started_at": None, "ended_at": None, "result": None, "seconds": None, "attempts": 0}
+    lines = lines_of(RUN | {"steps": [STEP | {"calls": [call | {"approval": "asked"}, call | {"approval": None}]}]})
+    assert [line.split() for line in lines if line.startswith("  look")] == [
+        ["look", "-", "asks", "to", "be", "allowed"],
+        ["look", "-", "waits"],
+    ]
+
+
 def test_pauses_messages_and_what_went_wrong_have_their_lines() -> None:
     pauses = [{"began_at": 104.0, "ended_at": 106.0}, {"began_at": 109.0, "ended_at": None}]
     messages = [{"at": 104.5, "step": 0, "role": "user", "content": "Hurry."}]
@@ -153,7 +162,12 @@ def test_a_list_fits_the_terminal() -> None:
         ({"type": "step_ended", "reason": "stop", "prompt_tokens": 9, "completion_tokens": 3}, "stop; 9 in, 3 out"),
         ({"type": "call_started", "name": "look", "arguments": "{}"}, "look {}"),
         ({"type": "call_ended", "is_error": True, "text": "no"}, "error: no"),
-        ({"type": "message_added", "message": {"role": "user", "content": "Hurry."}}, "user: Hurry."),
+        ({"type": "approval_asked", "call_id": "call_1"}, "call_1 waits for a person who allows it"),
+        (
+            {"type": "approval_given", "call_id": "call_1", "allowed": False, "by": "ops", "why": "Too dear."},
+            "call_1 refused by ops Too dear.",
+        ),
+        ({"type": "added", "message": {"role": "user", "content": "Hurry."}}, "user: Hurry."),
         ({"type": "unpaused", "one_step": True}, "for one step"),
         ({"type": "ended", "end": "failed", "why": "x", "error": "It broke."}, "failed: It broke."),
     ],

@@ -26,6 +26,9 @@ from tests.agentflow.agents.agencies import BodyTool, call
 SCRIPT = Script(
     rules=(
         Rule(match="42", answer="It is 42."),
+        Rule(match="paid", answer="It is paid."),
+        Rule(match="not allowed", answer="Then not."),
+        Rule(match="pay", answer=call("pay")),
         Rule(match="waited", answer="I waited."),
         Rule(match="again", answer="Once more. " + call("wait")),
         Rule(match="hurry", answer="I hurry."),
@@ -37,17 +40,17 @@ SCRIPT = Script(
 
 
 class Gate:
-    """What the tool `wait` waits for; each call says what the test put in last."""
+    """What the tool `wait` waits for; calls say the answers one after the other, and the last again and again."""
 
     def __init__(self) -> None:
         self.calls = 0
         self.open = asyncio.Event()
-        self.answer = "waited"
+        self.answers = ["waited"]
 
     async def body(self, _: dict[str, Any], __: CallContext) -> str:
         self.calls += 1
         await self.open.wait()
-        return self.answer
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
 class Desk:
@@ -103,19 +106,27 @@ class Desk:
 
     async def waiting(self, calls: int = 1) -> None:
         """Return when so many calls of `wait` were made."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while self.gate.calls < calls:
                 await asyncio.sleep(0.005)
 
 
+async def _paid(_: dict[str, Any], __: CallContext) -> str:
+    return "paid"
+
+
 @asynccontextmanager
 async def serving_runs(folder: Path, *, stored: bool = True) -> AsyncIterator[Desk]:
-    """Agents `desk` and `other`, which have a calculator and `wait`; tenants alice and bob. `stored`: there is a data plane."""
+    """Agents `desk` and `other`, which have a calculator, `wait`, and `pay`, which needs approval; tenants alice and bob.
+
+    `stored`: there is a data plane.
+    """
     gate = Gate()
     handles = HandleStore(folder / "handles")
     await handles.open()
-    toolbox = Toolbox([*builtin_tools(), BodyTool("wait", gate.body)], handles)
-    agent = AgentConfig(tools=("calculator", "wait"), routing=False)
+    tools = [*builtin_tools(), BodyTool("wait", gate.body), BodyTool("pay", _paid, approval=True)]
+    toolbox = Toolbox(tools, handles)
+    agent = AgentConfig(tools=("calculator", "wait", "pay"), routing=False)
     async with AsyncExitStack() as stack:
         plane = await DataPlane.open(DataPlaneConfig(hot_layer_mem_mb=64), folder / "plane") if stored else None
         if plane is not None:

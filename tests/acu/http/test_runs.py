@@ -184,7 +184,7 @@ async def test_a_follower_that_leaves_leaves_nothing_and_the_run_goes_on(desk: D
     assert (records[-1]["route"], records[-1]["status"], records[-1]["streamed"]) == (
         "/acu/v1/runs/{run_id}/events", 499, True
     )  # fmt: skip
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while len(asyncio.all_tasks()) > tasks:
             await asyncio.sleep(0.005)
     desk.gate.open.set()
@@ -211,18 +211,20 @@ async def _leaving(desk: Desk, answer: httpx2.Response) -> AsyncIterator[str]:
 async def test_a_run_is_paused_let_go_on_for_a_step_and_resumed(desk: Desk, web: httpx2.AsyncClient) -> None:
     run_id = await desk.begin("wait")
     await desk.waiting()
+    live = desk.served.service.agents.live("alice", run_id)
+    assert live is not None
+    await live.until(lambda: not live.progress.speaking)  # the call was made before the model was at its end
     for _ in range(2):
         paused = await web.post(f"{RUNS}/{run_id}/pause")
         assert (paused.status_code, paused.json()["status"]) == (200, "paused")
-    desk.gate.answer = "again"
+    desk.gate.answers = ["again", "waited"]
     desk.gate.open.set()
     stepping = await web.post(f"{RUNS}/{run_id}/step")
     assert (stepping.status_code, stepping.json()["id"]) == (200, run_id)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (run := (await web.get(f"{RUNS}/{run_id}")).json())["status"] != "paused":
             await asyncio.sleep(0.005)
-    assert [step["text"] for step in run["steps"]] == ["I wait. ", ""]
-    desk.gate.answer = "waited"
+    assert [step["text"] for step in run["steps"]] == ["I wait. ", "Once more. "]
     assert (await web.post(f"{RUNS}/{run_id}/resume")).status_code == 200
     await desk.answers[-1]
     await desk.served.service.agents.drain()
@@ -245,6 +247,32 @@ async def test_a_message_reaches_the_model_with_the_next_step(desk: Desk, web: h
     run = (await web.get(f"{RUNS}/{run_id}")).json()
     assert run["steps"][-1]["text"] == "I hurry."
     assert [(each["role"], each["content"], each["step"]) for each in run["messages"]] == [("user", "hurry", 0)]
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "approval"),
+    [({"allowed": True}, "It is paid.", "allowed"), ({"allowed": False, "why": "too dear"}, "Then not.", "refused")],
+)
+async def test_a_call_that_waits_for_a_person_gets_its_word(
+    desk: Desk, web: httpx2.AsyncClient, word: dict[str, Any], text: str, approval: str
+) -> None:
+    run_id = await desk.begin("pay")
+    asked: list[str] = []
+    while not asked:
+        steps = (await web.get(f"{RUNS}/{run_id}")).json()["steps"]
+        asked = [call["id"] for step in steps for call in step["calls"] if call["approval"] == "asked"]
+    path = f"{RUNS}/{run_id}/calls/{asked[0]}/approval"
+    async with desk.client("bob") as other:
+        assert refused(await other.post(path, json=word)) == (404, "not_found")
+    assert refused(await web.post(f"{RUNS}/{run_id}/calls/call_x/approval", json=word)) == (400, "invalid_value")
+    assert refused(await web.post(path, json={})) == (400, "missing_required_parameter")
+    assert (await web.post(path, json=word)).status_code == 200
+    await desk.answers[-1]
+    await desk.served.service.agents.drain()
+    run = (await web.get(f"{RUNS}/{run_id}")).json()
+    assert run["steps"][-1]["text"] == text
+    assert run["steps"][0]["calls"][0]["approval"] == approval
+    assert refused(await web.post(path, json=word)) == (409, "run_over")
 
 
 async def test_a_run_is_cancelled_once_however_often_it_is_asked(desk: Desk, web: httpx2.AsyncClient) -> None:

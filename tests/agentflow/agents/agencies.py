@@ -12,6 +12,7 @@ import msgspec
 
 from agentflow.agents.config import AgentConfig
 from agentflow.agents.runs import Agency
+from agentflow.agents.watch import Watcher
 from agentflow.config import ModelConfig, SchedulerConfig
 from agentflow.engine.script import Rule, Script
 from agentflow.engine.scripted import ScriptedEngine
@@ -79,6 +80,7 @@ async def benched(
     plane: DataPlane | None = None,
     within: Literal["user", "prompt"] = "user",
     queue_limit: int = 1024,
+    watcher: Watcher | None = None,
     **script: Any,
 ) -> AsyncIterator[Bench]:
     """`rules`: what the model says to a last message that matches. The agent `a` has all tools."""
@@ -102,7 +104,7 @@ async def benched(
         return plane.state
 
     agents = {"a": agent or AgentConfig(tools=("*",))}
-    agency = Agency(agents, Toolbox(tools, handles), None if plane is None else state)
+    agency = Agency(agents, Toolbox(tools, handles), None if plane is None else state, watcher=watcher)
     service = Service(
         (served,), SchedulerConfig(queue_limit=queue_limit, restart_backoff_s=0.01), ended.append, agency=agency
     )
