@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import yaml
 from msgspec.structs import replace
 
 from acu.config import AcuConfig
@@ -18,6 +19,7 @@ from agentflow.errors import AgentFlowError, Draining
 if TYPE_CHECKING:
     from agentflow.agents.runs import Agency
     from agentflow.service import Service
+    from agentflow.tools.config import ToolsConfig
     from agentflow.tools.suite import ToolSuite
     from agentflow.tools.toolbox import Toolbox
     from dataplane import DataPlane, StateStore
@@ -35,6 +37,7 @@ class AgencyRoom:
         self.agency = agency
         self._folder = folder  # of the data plane; without it nothing was left open
         self._suite = suite
+        self._resuming: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -49,9 +52,10 @@ class AgencyRoom:
 
         folder = Path(config.data_plane.path) / RESULTS
         if not config.agents:  # nothing is opened, nor made, for a daemon that only answers
-            return cls(Agency({}, ToolSuite.empty(folder).toolbox, state), None, folder.parent)
+            return cls(Agency({}, ToolSuite(config.tools, folder, {}).toolbox, state), None, folder.parent)
         try:
-            suite = await ToolSuite.open(config.tools, folder, environ)
+            documents = await asyncio.to_thread(_documents, config.tools)
+            suite = await ToolSuite.open(config.tools, folder, environ, documents=documents)
         except OSError as error:
             raise StartRefused(f"data_plane.path: {folder} cannot be used for tools' results: {error}") from error
         except AgentFlowError as error:
@@ -69,8 +73,14 @@ class AgencyRoom:
         agents = {name: replace(agent, small_model=agent.small_model or small) for name, agent in config.agents.items()}
         return cls(Agency(agents, suite.toolbox, state), suite, folder.parent)
 
-    async def resume(self, service: Service) -> None:
-        """Take up the runs that an earlier daemon left open; tries until it can."""
+    def start(self, tasks: asyncio.TaskGroup, service: Service) -> None:
+        """Reach the MCP servers, and take up the runs that an earlier daemon left open, in `tasks`; returns at once."""
+        if self._suite is not None:
+            self._suite.connect(tasks)
+        self._resuming = tasks.create_task(self._resume(service))
+
+    async def _resume(self, service: Service) -> None:
+        """Take up the open runs; tries until it can."""
         while self._folder.is_dir():
             try:
                 count = await service.agents.resume()
@@ -86,8 +96,27 @@ class AgencyRoom:
 
     async def close(self) -> None:
         """End the tools' processes. After the runs have ended."""
+        if self._resuming is not None:
+            self._resuming.cancel()
         if self._suite is not None:
             await self._suite.close()
+
+
+def _documents(config: ToolsConfig) -> dict[str, Any]:
+    """The OpenAPI documents of the configuration. Blocks. Raises StartRefused."""
+    found: dict[str, Any] = {}
+    for name, source in config.http.items():
+        field = f"tools.http.{name}.document"
+        try:
+            document = yaml.load(Path(source.document).read_bytes(), Loader=yaml.CSafeLoader)
+        except OSError as error:
+            raise StartRefused(f"{field}: {source.document} cannot be read: {error.strerror}") from error
+        except yaml.YAMLError as error:
+            raise StartRefused(f"{field}: {source.document} is neither JSON nor YAML: {error}") from error
+        if not isinstance(document, dict):
+            raise StartRefused(f"{field}: {source.document} is no OpenAPI document, which is an object")
+        found[name] = document
+    return found
 
 
 def _check_tools(agent: str, names: tuple[str, ...], toolbox: Toolbox) -> None:

@@ -38,6 +38,7 @@ from acu.logs import LogThread, log_style
 from acu.preloading import Preloading
 from acu.pulse import RecentLag, beat, settle_memory
 from acu.served import Plan, build
+from acu.tracing import open_tracing
 
 if TYPE_CHECKING:
     from acu.auditlog import AuditLog
@@ -91,8 +92,7 @@ def serve(
             import uvloop
 
             settings = http_settings(ground.config, listeners, max_connections)
-            daemon = Daemon(ground, listeners, settings, logs, last_resort, reload)
-            return uvloop.run(daemon.run(announce))
+            return uvloop.run(Daemon(ground, listeners, settings, logs, last_resort, reload).run(announce))
         except BaseExceptionGroup:
             log.exception("the daemon failed")
             return 1
@@ -151,9 +151,9 @@ class Daemon:
     async def run(self, announce: Callable[[list[str]], None]) -> int:
         """From bound sockets to an orderly end. Raises StartRefused."""
         self._handle_signals()
-        network, daemon = self._ground.config.network, self._ground.config.daemon
-        self._keys = read_keys(network.api_keys_file)
-        self._audit = open_audit_log(daemon.audit_log)  # which makes the file: nothing is refused after it
+        self._keys = read_keys(self._ground.config.network.api_keys_file)
+        self._tracing = open_tracing(self._ground.config.telemetry)
+        self._audit = open_audit_log(self._ground.config.daemon.audit_log)  # makes the file: no refusal comes after it
         try:
             return await self._serve(announce)
         finally:
@@ -173,14 +173,15 @@ class Daemon:
             __version__,
             dropped_logs=lambda: self._logs.dropped,
             dropped_audits=lambda: 0 if audit is None else audit.dropped,
+            tracing=self._tracing,
         )
 
         async def plane() -> DataPlane:
             return await data.opened()
 
         room = await AgencyRoom.open(config, self._ground.environ, plane)
-        models = tuple(map(build, self._ground.plans))
-        service = Service(models, config.scheduler, telemetry.on_run_end, log_engine, room.agency)
+        models, agency = tuple(map(build, self._ground.plans)), room.agency._replace(watcher=telemetry.on_part)
+        service = Service(models, config.scheduler, telemetry.on_run_end, log_engine, agency)
         embedder = next((plan.names[0] for plan in self._ground.plans if plan.role == "embed"), None)
         self._data = data = Data(config, service, embedder)
         jobs = DataJobs(data.opened, data.status, data.library)
@@ -192,25 +193,25 @@ class Daemon:
             own: list[asyncio.Task[None]] = []
             try:
                 await self._listen(runner, announce)
-                watchdog_s = self._ground.handover.watchdog_s
 
                 def observe(lag_s: float) -> None:
                     telemetry.loop_lag.observe(lag_s)
                     self._lag.observe(lag_s)
 
-                own.append(tasks.create_task(beat(observe, self._notifier, watchdog_s)))
+                own.append(tasks.create_task(beat(observe, self._notifier, self._ground.handover.watchdog_s)))
                 own.append(tasks.create_task(self._tell_status(service)))
                 own.append(tasks.create_task(self._reload_when_asked()))
                 self._preloading.start()
                 await service.start(tasks)
                 data.start(tasks)
-                own.append(tasks.create_task(room.resume(service)))
+                room.start(tasks, service)
                 await self._stopping.wait()
                 runner.begin_drain()
                 await self._drain(service, runner)
             finally:
                 await self._end(service, runner, data, jobs)
                 await room.close()
+                await telemetry.close()
                 for task in own:
                     task.cancel()
         log.info("stopped")
@@ -324,11 +325,10 @@ class Daemon:
     def _hooks(self, telemetry: Telemetry, jobs: DataJobs) -> Hooks:
         from acu.http.audit import Hooks
 
-        audit = self._audit
         return Hooks(
             on_response=telemetry.on_response,
             render_metrics=lambda full: telemetry.render(full=full),
-            audit=None if audit is None else audit.write,
+            audit=None if self._audit is None else self._audit.write,
             daemon_status=self._status,
             preloading=lambda: self._preloading.line,
             data=lambda: jobs,

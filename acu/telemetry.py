@@ -1,21 +1,25 @@
-"""The daemon's metrics: one Prometheus registry, vLLM's and OpenTelemetry's names where they have one, `acu_` elsewhere.
+"""What the daemon measures: one Prometheus registry, vLLM's and OpenTelemetry's names where they have one, `acu_` elsewhere.
 
 Histograms and counters are fed once when a run ends (`on_run_end`), never once a token. Gauges are not kept: a scrape
 reads them off the service's snapshot, at no cost to requests.
 
 Two families. Basic (anybody who may ask at all): whether the daemon is ready, how much runs and waits, how it was built. Full
 (administrators): everything, since names of models, sizes of prompts and the rhythm of work tell about other tenants.
+
+Its traces, where a collector is configured: the same ends, given to otlp.py.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import platform
 import resource
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -28,11 +32,14 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from acu.agentmetrics import AgentMetrics
 from acu.datametrics import DataCollector
+from agentflow.agents.watch import Watched
 from agentflow.run import Run, RunStatus
 from agentflow.status import EngineStatus, ModelStatus, ServiceStatus
 
 if TYPE_CHECKING:
+    from acu.otlp import Tracing
     from dataplane.planestatus import PlaneStatus
 
 # vLLM's own buckets, so that its dashboards fit.
@@ -54,11 +61,22 @@ OTEL_DURATION_BUCKETS = tuple(0.01 * 2**power for power in range(14))
 OTEL_TOKEN_BUCKETS = tuple(float(4**power) for power in range(14))
 LAG_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
 
 class Telemetry:
     """The registry, and the places where the daemon's parts report. Used on the event loop."""
 
-    def __init__(self, version: str, *, dropped_logs: Callable[[], int], dropped_audits: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        version: str,
+        *,
+        dropped_logs: Callable[[], int],
+        dropped_audits: Callable[[], int],
+        tracing: Tracing | None = None,
+    ) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series a counter, which nothing reads
         self._full = CollectorRegistry(auto_describe=False)
         self._basic = CollectorRegistry(auto_describe=False)
@@ -67,6 +85,10 @@ class Telemetry:
         self._basic.register(build)
         self._full.register(_Process(dropped_logs, dropped_audits))
         self._runs = _RunMetrics(self._full)
+        self._agents = AgentMetrics(self._full)
+        self._tracing = tracing
+        if tracing is not None:
+            self._full.register(_Spans(tracing))
         self._requests = Counter(
             "acu_http_requests", "Requests answered, by route and status.", ["route", "status"], registry=self._full
         )
@@ -89,6 +111,26 @@ class Telemetry:
     def on_run_end(self, run: Run) -> None:
         """Count a run that has ended. Called exactly once a run."""
         self._runs.observe(run)
+        if self._tracing is not None:
+            self._traced(self._tracing.on_request, run)
+
+    def on_part(self, part: Watched) -> None:
+        """Count and trace a part of a run that is over."""
+        self._traced(self._agents.observe, part)
+        if self._tracing is not None:
+            self._traced(self._tracing.on_part, part)
+
+    def _traced(self, take: Callable[[T], None], ended: T) -> None:
+        """No run fails because it cannot be measured."""
+        try:
+            take(ended)
+        except Exception:  # noqa: BLE001 - a defect of ours, and not the run's
+            _log.exception("what ended cannot be measured")
+
+    async def close(self) -> None:
+        """Send the traces that wait, for at most two seconds."""
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
 
     def on_response(self, route: str, status: int) -> None:
         """Count an answered request. `route` is a pattern and not a path, so that labels stay few."""
@@ -255,6 +297,21 @@ class _Engines(Collector):
                         metric.add_metric([model.name, engine.id], sample(model, engine))
                 yield metric
         yield GaugeMetricFamily("acu_queued_tokens", "Prompt tokens that wait.", value=status.queued_tokens)
+
+
+class _Spans(Collector):
+    """Traces on their way."""
+
+    def __init__(self, tracing: Tracing) -> None:
+        self._figures = tracing.figures
+
+    def collect(self) -> Iterator[Metric]:
+        """Prometheus asks here."""
+        yield CounterMetricFamily("acu_spans_sent", "Spans that the collector took.", value=self._figures.sent)
+        yield CounterMetricFamily(
+            "acu_spans_lost", "Spans that it did not, or that were too many.", value=self._figures.lost
+        )
+        yield GaugeMetricFamily("acu_spans_waiting", "Spans that wait to be sent.", value=self._figures.waiting)
 
 
 class _Process(Collector):

@@ -8,11 +8,15 @@ from msgspec import Struct
 
 
 class Caller(Struct, frozen=True):
-    """Who asks: the tenant that everything is kept apart by, and the name of the key for the audit log."""
+    """Who asks: the tenant that everything is kept apart by, and the name of the key for the audit log.
+
+    `trace`: the request's place in a trace of its caller's (W3C `traceparent`), or nothing.
+    """
 
     tenant: str = "default"
     name: str = "local"
     admin: bool = False
+    trace: str = ""
 
 
 class ToolCall(Struct, frozen=True):

@@ -32,6 +32,7 @@ PATH_FIELDS = frozenset(
         "tools.python.file",
     }
 )
+TOOL_PATH_FIELDS = frozenset({"document", "file", "folder"})
 MODEL_PATH_FIELDS = frozenset({"chat_template", "script"})
 
 
@@ -42,7 +43,10 @@ def anchored(path: str, value: Any, folder: Path) -> Any:
     if head.startswith("tools.python.") and field == "module" and isinstance(value, str):
         file, colon, only = value.partition(":")
         return anchored("tools.python.file", file, folder) + colon + only if file.endswith(".py") else value
-    is_path = path in PATH_FIELDS or (in_model and field in MODEL_PATH_FIELDS)
+    in_tools = head.startswith(("tools.mcp.", "tools.http."))
+    is_path = (
+        path in PATH_FIELDS or (in_tools and field in TOOL_PATH_FIELDS) or (in_model and field in MODEL_PATH_FIELDS)
+    )
     if in_model and field == "model" and isinstance(value, str):
         is_path = value.startswith(("./", "../", "~", "/"))
     if not is_path or not isinstance(value, str) or value in {"", "auto"}:

@@ -89,6 +89,7 @@ class Face:
             exchange.caller = self._gate.admit(exchange.request, exchange.peer, route.scope)
             if route.rate_limited:
                 exchange.capacity = self._service.capacity
+                exchange.take_trace()
             if route.body is None:
                 return await route.endpoint(exchange)
             with self._bodies.of(exchange.request) as body:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from aiohttp import web
 from msgspec import Struct
+from msgspec.structs import replace
 
 from acu.http.errors import BadRequest
 from acu.http.ratelimit import ratelimit_headers
@@ -23,6 +24,7 @@ MAX_DEADLINE_MS = 86_400_000
 ENCODED_INLINE = 4_000  # values of an answer: about a millisecond
 END_REASON = web.RequestKey("end_reason", str)  # of a request, where the server knows why its connection ended
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _DIGITS = re.compile(r"[0-9]{1,9}")
 
 
@@ -128,6 +130,12 @@ class Exchange:
                 "The header 'x-request-id' must be 1 to 128 printable ASCII characters.", param="x-request-id"
             )
         self.id = given
+
+    def take_trace(self) -> None:
+        """Adopt the caller's place in a trace, from the header traceparent. One that is not well formed counts as none."""
+        given = self.request.headers.get("traceparent")
+        if given is not None and _TRACEPARENT.fullmatch(given):
+            self.caller = replace(self.caller, trace=given)
 
     def deadline_s(self) -> float | None:
         """Seconds by which an engine must have taken the request, from the header x-acu-deadline-ms."""

@@ -166,11 +166,18 @@ def _schema(answer: Answer, schemas: dict[int, Any]) -> dict[str, Any]:
     if answer.content_type == "application/json":
         return {"schema": schemas[id(answer.body)]}
     if answer.content_type == "text/event-stream":
-        name = schemas[id(answer.body)]["$ref"].rpartition("/")[2]
-        return {
-            "schema": {
-                "type": "string",
-                "description": f"Lines `data: <{name}>`, each followed by an empty line; `data: [DONE]` at the end.",
-            }
-        }
+        # No type: a tool that knows such streams checks each event by it, and others the whole text.
+        return {"schema": {"description": _lines(schemas[id(answer.body)])}}
     return {"schema": {"type": "string"} if answer.content_type.startswith("text/") else {}}
+
+
+def _lines(event: dict[str, Any]) -> str:
+    """The lines of a stream of events. Those of several types name their type, and the last of them is the end."""
+    if "$ref" in event:
+        return f"Lines `data: <{_name(event)}>`, each followed by an empty line; `data: [DONE]` at the end."
+    names = ", ".join(map(_name, event["anyOf"]))
+    return f"Lines `event: <its type>` and `data: <the event>`, then an empty line. Events are: {names}."
+
+
+def _name(reference: dict[str, Any]) -> str:
+    return str(reference["$ref"].rpartition("/")[2])

@@ -2,10 +2,19 @@
 
 The model gets the tool's fields and the end of the conversation, and nothing else to do; a grammar holds it to the schema. Texts
 and lists without a bound get one, since a small model may not find the end of either.
+
+A field of a tool's schema may say where its text comes from, by the keyword `x-from-user`, and the grammar then has nothing else:
+
+    words      words that stand together in what the user said, as they are written there: a name, a day
+    message    the user's last message, whole: for a tool that reads it by itself
+
+A small model finds a place in a text far more surely than it spells one. Where the user's messages are too long to list their
+phrases, such a field is a text as any other. Fields within fields are not looked at.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,30 +24,57 @@ from agentflow.parsing.forced import named_schema
 MAX_TOKENS = 512
 MAX_TEXT = 400  # characters of one text
 MAX_ITEMS = 32
+FROM_USER = "x-from-user"
+PHRASE = 10  # length of a phrase: a word counts 2, a Chinese, Japanese or Korean character 1
+MAX_PHRASES = 400  # that a grammar chooses from
 TURNS = 4  # of the conversation that are read: what a follow-up leaves out stands in the turns before it
 _HEAD = (
     "You fill in a form from what the user says. Answer with one JSON object that has the form's fields, and with nothing else. "
     "Use the user's own words and numbers. Leave out fields that the user says nothing about, unless they are required."
 )
 
+_CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_PIECE = re.compile(rf"[{_CJK}]|[^\W{_CJK}](?:[^\s{_CJK},;!?]*[^\W{_CJK}])?")
+_JOINS = re.compile(r"[ \t'\u2019-]*")
+
 
 def messages(conversation: Sequence[Message], tool: Tool) -> list[Message]:
     """What the model reads: the form, and the end of the conversation without its instructions."""
     lines = [_HEAD, "", f"Form: {tool.name}", *(f"  {tool.description}".splitlines() if tool.description else ())]
     lines += list(_fields(named_schema(tool)))
-    said = [message for message in conversation if message.role in ("user", "assistant") and message.content]
-    while said and said[0].role != "user":
-        said = said[1:]
-    end = said[-TURNS:]
-    if end and end[0].role != "user":
-        end = end[1:]
+    end = _end(conversation)
     return [Message("system", "\n".join(lines)), *(Message(turn.role, turn.content) for turn in end)]
 
 
-def sampling(tool: Tool) -> Sampling:
+def sampling(tool: Tool, conversation: Sequence[Message] = ()) -> Sampling:
     """The likeliest arguments, in the tool's schema."""
     schema = bounded(named_schema(tool))
+    said = [turn.content for turn in _end(conversation) if turn.role == "user" and turn.content]
+    if said and isinstance(fields := schema.get("properties"), dict):
+        schema = {**schema, "properties": {name: _taken(field, said) for name, field in fields.items()}}
     return Sampling(temperature=0.0, max_tokens=MAX_TOKENS, structured=Structured("json", schema, "tools"))
+
+
+def phrases(text: str) -> list[str]:
+    """The words of a text that stand together, as they are written there; the short ones first. Figures alone are none.
+
+    Nothing for a long text.
+    """
+    pieces = [
+        (found.start(), found.end(), 1 if re.match(f"[{_CJK}]", found[0]) else 2) for found in _PIECE.finditer(text)
+    ]
+    found: list[str] = []
+    for first, (start, _, _) in enumerate(pieces):
+        length, before = 0, start
+        for begin, end, cost in pieces[first:]:
+            length += cost
+            if length > PHRASE or not _JOINS.fullmatch(text, before, begin):
+                break
+            found.append(text[start:end])
+            before = end
+        if len(found) > MAX_PHRASES:
+            return []
+    return sorted(dict.fromkeys(phrase for phrase in found if re.search(r"[^\W\d]", phrase)), key=len)
 
 
 def bounded(schema: Any) -> Any:
@@ -56,6 +92,27 @@ def bounded(schema: Any) -> Any:
     if copy.get("type") == "array" and "maxItems" not in copy:
         copy["maxItems"] = max(MAX_ITEMS, int(copy.get("minItems", 0)))
     return copy
+
+
+def _end(conversation: Sequence[Message]) -> list[Message]:
+    """The last turns that are read, from a user's on."""
+    said = [message for message in conversation if message.role in ("user", "assistant") and message.content]
+    end = said[-TURNS:]
+    while end and end[0].role != "user":
+        end = end[1:]
+    return end
+
+
+def _taken(field: Any, said: Sequence[str]) -> Any:
+    """A field's schema, with the texts that the user has said where it asks for those. `said`: the latest last."""
+    source = field.get(FROM_USER) if isinstance(field, dict) and field.get("type") == "string" else None
+    if source == "message" and len(said[-1]) <= MAX_TEXT:
+        return {"type": "string", "enum": [said[-1]]}
+    if source == "words":
+        choices = list(dict.fromkeys(phrase for text in reversed(said) for phrase in phrases(text)))
+        if 0 < len(choices) <= MAX_PHRASES:
+            return {"type": "string", "enum": choices}
+    return field
 
 
 def _fields(schema: dict[str, Any]) -> Iterator[str]:

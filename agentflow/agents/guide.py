@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from agentflow.agents.config import AgentConfig
 from agentflow.errors import AgentFlowError
 from agentflow.router import Decision, Router, Thresholds, Turn
 from agentflow.routing.cards import ToolCard
 from agentflow.tools.tool import ToolSpec
+from agentflow.tools.toolbox import Toolbox
 
 Embed = Callable[[str, Sequence[str]], Awaitable[Any]]
 """Unit vectors of texts, for a tenant: float32 (texts, width)."""
@@ -69,3 +71,40 @@ class Guide:
                 reasons=(*decision.reasons, hindered),
             )
         return Guided(decision, time.monotonic() - began)
+
+
+class Guides:
+    """The guides of all agents that are routed, of the tools that there are now. `start` it, and `stop` it."""
+
+    def __init__(self, agents: Mapping[str, AgentConfig], toolbox: Toolbox, embed: Embed | None) -> None:
+        self._agents = agents
+        self._toolbox = toolbox
+        self._embed = embed
+        self._tasks: asyncio.TaskGroup | None = None
+        self._warming: list[asyncio.Task[None]] = []
+        self._guides: dict[str, Guide] = {}
+        self._version = -1  # of the toolbox, that they are of
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Embed the tools in `tasks`, now and whenever they are others."""
+        self._tasks = tasks
+        self.of("")
+
+    def stop(self) -> None:
+        """End what `start` began."""
+        for task in self._warming:
+            task.cancel()
+
+    def of(self, name: str) -> Guide | None:
+        """An agent's guide; None where it is not routed."""
+        if self._version != self._toolbox.version:
+            self._version = self._toolbox.version
+            self._guides = {
+                each: Guide(self._toolbox.specs(agent.tools), agent.thresholds, self._embed)
+                for each, agent in self._agents.items()
+                if agent.routing and agent.tools
+            }
+            self.stop()
+            if self._tasks is not None:
+                self._warming = [self._tasks.create_task(guide.warm()) for guide in self._guides.values()]
+        return self._guides.get(name)

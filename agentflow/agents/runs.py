@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from agentflow.agents.archive import Archive, RunRecord
 from agentflow.agents.config import AgentConfig, AgentLimits
-from agentflow.agents.guide import Embed, Guide
+from agentflow.agents.guide import Embed, Guides
 from agentflow.agents.instructions import instructed
 from agentflow.agents.journal import MemoryJournal, StoredJournal
 from agentflow.agents.live import LiveRun
@@ -96,19 +96,15 @@ class Runs:
         self._opening = asyncio.Lock()
         self._going: dict[tuple[str, str], Going] = {}  # by tenant and id
         self._stopping: Draining | None = None
-        self._guides = {
-            name: Guide(agency.toolbox.specs(agent.tools), agent.thresholds, embed)
-            for name, agent in agency.agents.items()
-            if agent.routing and agent.tools
-        }
-        self._warming: list[asyncio.Task[None]] = []
+        self._guides = Guides(agency.agents, agency.toolbox, embed)
+        self._own: list[asyncio.Task[None]] = []
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Runs may begin, in `tasks`."""
         self._tasks = tasks
-        self._warming = [tasks.create_task(guide.warm()) for guide in self._guides.values()]
+        self._guides.start(tasks)
         if self._agency.memory is not None:
-            self._warming.append(tasks.create_task(self._agency.memory.diary.run()))
+            self._own.append(tasks.create_task(self._agency.memory.diary.run()))
 
     @property
     def going(self) -> int:
@@ -276,7 +272,7 @@ class Runs:
         if agent.routing and agent.small_model is not None:
             small = await self._speaker(agent.small_model, time.monotonic() + self._deadline_s)
         recall = None if self._agency.memory is None else self._agency.memory.recall(name)
-        return Planner(Cast(large, small), self._guides.get(name), recall)
+        return Planner(Cast(large, small), self._guides.of(name), recall)
 
     async def _set_going(self, live: LiveRun, planner: Planner, terms: Terms) -> Going:
         assert self._tasks is not None, "the service was not started"
@@ -379,7 +375,8 @@ class Runs:
 
     async def stop(self) -> None:
         """End all runs here. Those that are stored stay open, and are taken up by whoever starts next."""
-        for task in self._warming:
+        self._guides.stop()
+        for task in self._own:
             task.cancel()
         self._stopping = Draining("The daemon is shutting down.", retry_after_s=5.0)
         tasks = [going.task for going in self._going.values()]

@@ -29,6 +29,7 @@ _ID = re.compile(r"conv_[0-9a-f]{28}")
 _KIND = "conversation"
 _ITEM = "conversation_item"
 _PAGE = 1000
+_INLINE_ITEMS = 100  # about a millisecond of decoding; more would hold the loop up
 
 
 class Conversations:
@@ -135,7 +136,8 @@ class Conversations:
         await self._put_items(tenant, [(f"{conversation_id}/{place}{n:04x}", item) for n, item in enumerate(items)])
 
     async def _write(self, tenant: str, conversation_id: str, items: Sequence[Item]) -> None:
-        await self._put_items(tenant, [(f"{conversation_id}/{self._ids.new('')[0]}", item) for item in items])
+        place, _ = self._ids.new("")
+        await self._put_items(tenant, [(f"{conversation_id}/{place}{n:04x}", item) for n, item in enumerate(items)])
 
     async def _put_items(self, tenant: str, named: Sequence[tuple[str, Item]]) -> None:
         state = (await self._archive()).state
@@ -154,13 +156,21 @@ class Conversations:
         state, after = (await self._archive()).state, None
         with translated():
             while page := await state.scan(tenant, _ITEM, prefix=f"{conversation_id}/", after=after, limit=_PAGE):
-                for name, value in page:
-                    try:
-                        found.append((name, msgspec.json.decode(value.value, type=ItemRecord).item))
-                    except msgspec.DecodeError as error:
-                        raise DataDamaged(f"the item {name!r} cannot be read: restore it from a backup.") from error
+                values = [(name, each.value) for name, each in page]
+                few = len(values) <= _INLINE_ITEMS
+                found += _decoded(values) if few else await asyncio.to_thread(_decoded, values)
                 after = page[-1][0]
         return found
+
+
+def _decoded(values: Sequence[tuple[str, bytes]]) -> list[tuple[str, Item]]:
+    found: list[tuple[str, Item]] = []
+    for name, value in values:
+        try:
+            found.append((name, msgspec.json.decode(value, type=ItemRecord).item))
+        except msgspec.DecodeError as error:
+            raise DataDamaged(f"the item {name!r} cannot be read: restore it from a backup.") from error
+    return found
 
 
 def _no_item(item_id: str) -> NotStored:

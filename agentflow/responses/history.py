@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
+from agentflow.agents.instructions import uninstructed
 from agentflow.agents.progress import Progress
-from agentflow.agents.runs import uninstructed
 from agentflow.errors import InvalidRequest
 from agentflow.messages import Message, ToolCall
 from agentflow.responses.items import CallItem, Item, MessageItem, ResultItem, ToolItem

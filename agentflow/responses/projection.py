@@ -198,9 +198,7 @@ class Projection:
     def _end_call(self, ended: ToolEnded) -> None:
         """A tool's result is there; or what the model wrote was no call."""
         call = self._calls.get(ended.id)
-        if call is None:
-            if not self.own:
-                return  # it never became one that the caller could make
+        if call is None:  # it was none from its first word on
             self._end_message("completed")
             call = self._open_call(ended.id, ended.name)
         del self._calls[ended.id]

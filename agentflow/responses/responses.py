@@ -6,17 +6,18 @@ each time (projection.py), so that a stream, a stream that is resumed and a late
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable
 
 from msgspec.structs import replace
 
 from agentflow.agents.record import Event
 from agentflow.agents.runs import Asked, Runs, new_run_id
-from agentflow.errors import AgentFlowError, InvalidRequest
+from agentflow.errors import InvalidRequest
 from agentflow.library.paging import paged
 from agentflow.library.refusals import NotStored
 from agentflow.library.values import Page, PageRequest
-from agentflow.messages import Message
+from agentflow.messages import ChatRequest, Message
 from agentflow.responses.conversations import Conversations
 from agentflow.responses.events import ResponseState
 from agentflow.responses.history import check_calls, context_of, messages_of
@@ -27,6 +28,7 @@ from agentflow.responses.store import ResponseStore
 from agentflow.responses.stream import ResponseStream
 from agentflow.responses.values import NewResponse
 
+_AT_ONCE = 50  # events of a log that are told without a break
 _NO_MESSAGE = "A response needs something to answer: give `input`."
 
 
@@ -59,22 +61,35 @@ class Responses:
         )
         if request.store:
             await self._store.put(tenant, record)
-        asked = Asked(run_id, settings.instructions or "", settings.max_tool_calls)
         try:
-            going = await self._runs.begin(replace(request, messages=(*before, *added)), asked)
+            return await self._begun(record, replace(request, messages=(*before, *added)))
         except BaseException:
-            if request.store:
-                await self._store.delete(tenant, record)
+            if request.store and await self._ended(tenant, run_id):
+                await self._store.delete(tenant, record)  # whose id its caller never learns
             raise
+
+    async def _begun(self, record: ResponseRecord, request: ChatRequest) -> ResponseStream:
+        """The response's stream, with the model's first word."""
+        settings = record.settings
+        asked = Asked(run_of(record.id), settings.instructions or "", settings.max_tool_calls)
+        going = await self._runs.begin(request, asked)
         stream = ResponseStream(record, going.live.follow(), going=going)
         try:
             await stream.begun()
-        except BaseException as error:
+        except BaseException:
             await stream.aclose()
-            if request.store and going.live.over and isinstance(error, AgentFlowError):
-                await self._store.delete(tenant, record)  # its caller is told why, and never learns its id
+            await asyncio.wait([going.task])  # which notes the run's end
             raise
         return stream
+
+    async def _ended(self, tenant: str, run_id: str) -> bool:
+        """End a run that did not come to a word. False for one that the next daemon goes on with."""
+        live = self._runs.live(tenant, run_id)
+        await self._runs.cancel(tenant, run_id)
+        if live is not None:
+            return live.over
+        run = await (await self._runs.archive()).find(tenant, run_id)
+        return run is None or run.end is not None
 
     async def retrieve(self, tenant: str, response_id: str) -> ResponseState:
         """A response as it stands. Raises NotStored, Refused, DataDamaged, as all below do."""
@@ -155,5 +170,7 @@ def _unknown(response_id: str) -> NotStored:
 
 
 async def _replayed(events: Iterable[tuple[int, Event]]) -> AsyncGenerator[tuple[int, Event], None]:
-    for each in events:
+    for number, each in enumerate(events):
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)  # nothing else here waits, and others want to be served
         yield each

@@ -7,6 +7,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from agentflow.tools.handles import HandleLimits
+from agentflow.tools.httpsource import HttpSource
+from agentflow.tools.mcpsource import McpSource
 from agentflow.tools.pythonsource import PythonSource
 
 SourceName = Annotated[str, Meta(pattern="^[a-z][a-z0-9_-]{0,63}$")]
@@ -22,4 +24,9 @@ class ToolsConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     installed: Annotated[
         bool, Meta(description="Offer the tools of installed packages too (entry points of the group `acu.tools`).")
     ] = True
+    mcp: Annotated[dict[SourceName, McpSource], Meta(description="MCP servers, by a name of your choice.")] = {}
+    http: Annotated[
+        dict[SourceName, HttpSource],
+        Meta(description="HTTP APIs, by a name of your choice, whose OpenAPI documents say what can be called."),
+    ] = {}
     results: HandleLimits = HandleLimits()

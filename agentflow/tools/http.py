@@ -114,9 +114,11 @@ def _pinned(request: httpx2.Request, host: str, address: str) -> httpx2.Request:
 
 def client(transport: httpx2.AsyncBaseTransport, headers: Secrets, read_s: float) -> httpx2.AsyncClient:
     """Follows no redirects, and uses nothing of the environment. `read_s`: longest silence within an answer. Close it."""
+    sent = httpx2.Headers({"User-Agent": AGENT})
+    sent.update(headers.values())
     return httpx2.AsyncClient(
         transport=transport,
-        headers={"User-Agent": AGENT} | headers.values(),
+        headers=sent,
         timeout=httpx2.Timeout(CONNECT_S, read=read_s),
         follow_redirects=False,
         trust_env=False,
@@ -128,13 +130,12 @@ async def body(response: httpx2.Response, secrets: Secrets) -> AsyncGenerator[by
     kept = b""
     async with aclosing(response.aiter_raw()) as blocks:
         async for block in blocks:
-            data = secrets.hide_bytes(kept + block)
-            cut = max(0, len(data) - secrets.overlap)
-            kept = data[cut:]
-            if cut:
-                yield data[:cut]
-    if kept:
-        yield kept
+            data, kept = secrets.hide_first(kept + block, is_last=False)
+            if data:
+                yield data
+    data, _ = secrets.hide_first(kept, is_last=True)
+    if data:
+        yield data
 
 
 def failure(error: Exception, name: str) -> ToolError:

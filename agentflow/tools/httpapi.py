@@ -12,19 +12,18 @@ import asyncio
 import ssl
 from collections.abc import Mapping
 from contextlib import aclosing
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 
 import httpx2
-from msgspec import Meta, Struct
 
-from agentflow.config import Seconds
 from agentflow.tools.address import Addresses, Resolver, origin
-from agentflow.tools.errors import ToolFailed
+from agentflow.tools.errors import InvalidTool, ToolFailed
 from agentflow.tools.http import GuardedTransport, body, client, failure, resolve
 from agentflow.tools.httprequest import WrittenRequest, written
+from agentflow.tools.httpsource import HttpSource
 from agentflow.tools.inlining import inlined
 from agentflow.tools.openapi import Operation, read
-from agentflow.tools.secrets import SecretFile, Secrets, read_headers
+from agentflow.tools.secrets import Secrets, read_headers
 from agentflow.tools.tool import CallContext, Content, ToolOutput, ToolSpec
 
 INLINE_BYTES: Final = 64 << 10
@@ -32,48 +31,6 @@ _HEAD_BYTES: Final = 2_000
 """Of the body of an answer that says that it failed."""
 _REDIRECTS: Final = 3
 _SENT_BYTES: Final = 16 << 20
-
-Approval = Literal["never", "writes", "always"]
-
-
-class HttpSource(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An HTTP API whose operations are tools."""
-
-    document: Annotated[
-        str, Meta(description="File with its OpenAPI document, version 3, as JSON or YAML.", min_length=1)
-    ]
-    url: Annotated[
-        str, Meta(description="Where the API is: what its paths are appended to. http or https.", min_length=1)
-    ]
-    headers: Annotated[
-        dict[str, str | SecretFile],
-        Meta(description="Headers of each request. A value is text, or {file: PATH} for a secret."),
-    ] = {}
-    operations: Annotated[
-        tuple[str, ...],
-        Meta(description="The operations (operationId) that are tools. Default: all that can be called."),
-    ] = ()
-    reach: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="host:port of what may be reached on this machine or in private networks; else only public addresses are."
-        ),
-    ] = ()
-    timeout_s: Annotated[Seconds, Meta(description="Seconds that one try of a call may take.")] = 30.0
-    retries: Annotated[
-        int, Meta(description="Further tries of a call that is idempotent (GET, HEAD, PUT, DELETE).", ge=0, le=10)
-    ] = 1
-    concurrency: Annotated[int, Meta(description="Calls of one operation at a time.", ge=1, le=256)] = 8
-    result_bytes: Annotated[int, Meta(description="Bytes of an answer that the model reads.", ge=256)] = 8192
-    answer_bytes: Annotated[int, Meta(description="Longest answer in bytes. A longer one is an error.", ge=1024)] = (
-        64 << 20
-    )
-    fresh_for_s: Annotated[
-        Seconds | None, Meta(description="Seconds after which an answer is too old to be used again. Unset: never.")
-    ] = None
-    approval: Annotated[
-        Approval, Meta(description="Whether a person must allow calls: never, writes (all but GET and HEAD), always.")
-    ] = "never"
 
 
 class HttpTool:
@@ -106,6 +63,8 @@ class HttpApi:
     async def open(cls, source: HttpSource, document: Mapping[str, Any], resolver: Resolver = resolve) -> HttpApi:
         """`document`: the OpenAPI document, decoded. Reads the secrets; asks the server nothing. Raises InvalidTool."""
         to = origin(source.url)
+        if "?" in source.url or "#" in source.url:
+            raise InvalidTool(f"{to}: the API's URL ends with its path: leave out what comes after `?` or `#`.")
         addresses = Addresses(source.reach, resolver)
         secrets = await asyncio.to_thread(read_headers, source.headers)
         found = await asyncio.to_thread(read, document, source.operations, tuple(source.headers))

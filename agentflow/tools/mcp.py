@@ -111,7 +111,8 @@ class McpServers:
     async def close(self) -> None:
         """End all; calls that run fail. Idempotent."""
         for task in self._tasks:
-            task.cancel()
+            if not task.cancelling():  # their group may have: a second time would hurry them
+                task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.to_thread(self._thread.shutdown)
 

@@ -1,7 +1,7 @@
 """McpLink: how the official SDK is connected to a server, by its process or by HTTP. Everything of anyio is here and in the SDK.
 
 The SDK's own way to run a process has no bounds, so the streams that its session reads and writes are made here. A message
-that is none is passed over, a megabyte of them ends the connection: the server prints what it should not.
+that is none is passed over, a megabyte of them in a row ends the connection: the server prints what it should not.
 
 Over HTTP, a request that fails is told to the session as the answer to that request. The SDK would take down the whole
 connection, with the calls of others.
@@ -21,7 +21,7 @@ import mcp_types as types
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
-from agentflow.tools.errors import ToolDied, ToolError, ToolTimeout, ToolUnavailable
+from agentflow.tools.errors import ToolDied, ToolError, ToolFailed, ToolTimeout, ToolUnavailable
 from agentflow.tools.http import failure
 from agentflow.tools.mcpprocess import McpProcess
 
@@ -31,9 +31,11 @@ Streams = tuple[Any, Any]
 Transport = AbstractAsyncContextManager[Streams]
 
 _RUBBISH_BYTES: Final = 1 << 20
+_RUBBISH_LINE: Final = 100
+"""What a line counts for besides its bytes: looking at it takes as long."""
 _PARSED_INLINE: Final = 1 << 17
 """Bytes of a message that is parsed on the loop; longer ones in a thread."""
-_KINDS: Final = {"unavailable": ToolUnavailable, "timeout": ToolTimeout, "died": ToolDied}
+_KINDS: Final = {"unavailable": ToolUnavailable, "timeout": ToolTimeout, "died": ToolDied, "failed": ToolFailed}
 _log = logging.getLogger(__name__)
 
 
@@ -61,7 +63,8 @@ async def process_streams(process: McpProcess, on_end: Callable[[str], None]) ->
                 line = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
                 try:
                     process.send(line)
-                except ToolDied:
+                except ToolDied as error:
+                    on_end(str(error))
                     process.kill()  # which `read` sees
                     return
 
@@ -80,23 +83,30 @@ async def process_streams(process: McpProcess, on_end: Callable[[str], None]) ->
 
 async def _read(process: McpProcess, heard: Any) -> None:
     """Raises ToolDied, and anyio's errors where nobody listens."""
-    rubbish = 0
+    rubbish, warned = 0, False
     async for line in process.lines():
-        try:
-            if len(line) <= _PARSED_INLINE:
-                message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-            else:
-                message = await asyncio.to_thread(types.jsonrpc_message_adapter.validate_json, line, by_name=False)
-        except (ValueError, RecursionError) as error:
-            if not rubbish:
-                _log.warning(
-                    "an MCP server writes to its standard output what is no message", extra={"pid": process.pid}
-                )
-            rubbish += len(line) + 1
-            if rubbish > _RUBBISH_BYTES:
-                raise ToolDied("it writes to its standard output what is no message") from error
+        message = await _message(line)
+        if message is not None:
+            rubbish = 0
+            await heard.send(SessionMessage(message))
             continue
-        await heard.send(SessionMessage(message))
+        if line.strip() and not warned:
+            warned = True
+            _log.warning("an MCP server writes to its standard output what is no message", extra={"pid": process.pid})
+        rubbish += len(line) + _RUBBISH_LINE
+        if rubbish > _RUBBISH_BYTES:
+            raise ToolDied("it writes to its standard output what is no message")
+
+
+async def _message(line: bytes) -> types.JSONRPCMessage | None:
+    if not line.startswith(b"{"):
+        return None
+    try:
+        if len(line) <= _PARSED_INLINE:
+            return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+        return await asyncio.to_thread(types.jsonrpc_message_adapter.validate_json, line, by_name=False)
+    except (ValueError, RecursionError):
+        return None
 
 
 def http_streams(url: str, http: httpx2.AsyncClient, most_bytes: int) -> Transport:

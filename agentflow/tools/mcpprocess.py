@@ -119,14 +119,13 @@ class McpProcess:
         return " ".join(self._tail.kept[-_TAIL:].decode("utf-8", "replace").split())[-300:]
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
-        """What it says, without line feeds and empty lines, to its end. Raises ToolDied for a line that is too long."""
+        """What it says, without line feeds, to its end. Raises ToolDied for a line that is too long."""
         buffer = bytearray()
         while block := await self._output.read(_BLOCK):
             first, *others = block.split(b"\n")
             buffer += first
             for other in others:
-                if line := bytes(buffer).strip():
-                    yield line
+                yield bytes(buffer)
                 buffer = bytearray(other)
             if len(buffer) > self._most_bytes:
                 raise ToolDied(f"it wrote a message of more than {self._most_bytes:,} bytes")
@@ -144,7 +143,16 @@ class McpProcess:
         _signal_group(self._process, signal.SIGKILL)
 
     async def end(self) -> None:
-        """End it as it likes it, or as it does not. Returns when it has ended; call it shielded. Idempotent."""
+        """End it, as it likes it or not: it has ended when this returns. Cancelled, it is killed at once. Idempotent."""
+        ending = asyncio.get_running_loop().create_task(self._end())
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            self.kill()
+            await asyncio.wait([ending])
+            raise
+
+    async def _end(self) -> None:
         if self._input is not None and not self._input.is_closing():
             if self._input.get_write_buffer_size():
                 self._input.abort()  # it would wait until all is read

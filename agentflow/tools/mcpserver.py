@@ -52,11 +52,14 @@ _LASTED_S: Final = 5.0
 """A connection that was there so long was a good one."""
 _PATIENCE_S: Final = 2.0
 """So long a call waits for the next attempt to connect."""
+_RELIST_S: Final = 0.05
 _LISTEN_AGAIN_S: Final = 5.0
 _MESSAGE: Final = 500
 _DESCRIPTION: Final = 2048
 _CLOSED: Final = "Connection closed"
 """What the SDK says for every call of a connection that is no more."""
+_STREAM_LOST: Final = "SSE stream "
+"""How the SDK begins where the answer to one call broke off. Servers use the same number for anything."""
 _log = logging.getLogger(__name__)
 
 
@@ -158,7 +161,7 @@ class McpServer:
                 if not is_last and _is_forgotten(error):
                     self._lose(link, "the server has forgotten the session")
                     continue
-                raise self._failure(error, tool, link) from error
+                raise self._failure(error, tool, link) from None  # its words may hold secrets
             except (ValueError, RuntimeError) as error:  # what the SDK makes of an answer that is none
                 raise ToolFailed(
                     f"The MCP server {self.name} gave an answer for {tool} that cannot be used."
@@ -180,7 +183,7 @@ class McpServer:
         message = self._way.secrets.hide(told.message)[:_MESSAGE]
         if (ours := raised(told)) is not None:
             return ours
-        if told.code == types.CONNECTION_CLOSED:
+        if told.code == types.CONNECTION_CLOSED and told.message.startswith((_CLOSED, _STREAM_LOST)):
             if told.message == _CLOSED:
                 self._lose(link, "the connection ended")
             return ToolDied(f"The MCP server {self.name} was gone before {tool} was done: {link.over or message}.")
@@ -218,6 +221,7 @@ class McpServer:
             await link.events.wait()
             link.events.clear()
             if link.changed and link.over is None:
+                await asyncio.sleep(_RELIST_S)  # it may change more at once
                 link.changed = False
                 try:
                     async with asyncio.timeout(self._way.start_timeout_s):
@@ -306,12 +310,12 @@ async def _listen(client: Client, link: _Link) -> None:
     while True:
         try:
             async with client.listen(tools_list_changed=True) as events:
+                link.change()  # who knows what happened before it was heard
                 async for _ in events:
                     link.change()
         except (MCPError, RuntimeError, TimeoutError) as error:
             _log.debug("an MCP server's events were lost: %s", type(error).__name__)
         await anyio.sleep(_LISTEN_AGAIN_S)
-        link.change()  # who knows what happened meanwhile
 
 
 def _is_forgotten(error: MCPError) -> bool:

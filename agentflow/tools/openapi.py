@@ -36,7 +36,7 @@ _BY_NAME: Final = ("properties", "patternProperties", "$defs", "definitions", "d
 """Keywords whose keys are names, and not keywords."""
 _DATA: Final = ("enum", "const", "default", "required")
 _TEMPLATE: Final = re.compile(r"\{([^{}]+)\}")
-_PATH: Final = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/{}-]*")
+_PATH: Final = re.compile(r"/(?!/)[A-Za-z0-9._~!$&'()*+,;=:@%/{}-]*")
 
 Where = Literal["path", "query", "header"]
 
@@ -92,7 +92,7 @@ def read(document: Any, names: Collection[str] = (), taken_headers: Collection[s
     version = str(document.get("openapi", "")) if isinstance(document, Mapping) else ""
     if not version.startswith("3."):
         raise InvalidTool(f"It is no OpenAPI document of version 3 (openapi: {version[:20]!r}).")
-    paths = document.get("paths") or {}
+    paths = document.get("paths", {})
     if not isinstance(paths, dict):
         raise InvalidTool("The OpenAPI document's `paths` are none.")
     reader = _Reader(document, frozenset(header.lower() for header in taken_headers) | _RESERVED)

@@ -37,14 +37,17 @@ Values = Mapping[str, str | SecretFile]
 
 
 class Secrets:
-    """Values that were read, by name. Its repr has none of them."""
+    """Values that were read, by name; `hidden` are those that came from files. Its repr has none of them."""
 
-    __slots__ = ("_hidden", "_values")
+    __slots__ = ("_longest", "_pattern", "_values")
 
     def __init__(self, values: Mapping[str, str], hidden: Iterable[str]) -> None:
         self._values = dict(values)
-        pieces = {piece for value in hidden for piece in (value, *value.split()) if len(piece) >= _SHORTEST}
-        self._hidden = tuple(sorted(pieces, key=len, reverse=True))
+        pieces = {piece.encode() for value in hidden for piece in (value, *value.split()) if len(piece) >= _SHORTEST}
+        self._longest = max(map(len, pieces), default=1)
+        # Of those that begin at one place, the longest is to be found: the first that is named.
+        longest_first = sorted(pieces, key=len, reverse=True)
+        self._pattern = re.compile(b"|".join(map(re.escape, longest_first))) if pieces else None
 
     def values(self) -> dict[str, str]:
         """All of them. Show them to nobody."""
@@ -52,20 +55,25 @@ class Secrets:
 
     def hide(self, text: str) -> str:
         """The text, with what came from files replaced."""
-        for piece in self._hidden:
-            text = text.replace(piece, HIDDEN)
-        return text
+        if self._pattern is None:
+            return text
+        return self._pattern.sub(HIDDEN.encode(), text.encode("utf-8", "surrogatepass")).decode(
+            "utf-8", "surrogatepass"
+        )
 
-    def hide_bytes(self, data: bytes) -> bytes:
-        """As `hide`."""
-        for piece in self._hidden:
-            data = data.replace(piece.encode(), HIDDEN.encode())
-        return data
-
-    @property
-    def overlap(self) -> int:
-        """Bytes at the end of a block in which a secret may have begun that goes on in the next one."""
-        return max((len(piece.encode()) for piece in self._hidden), default=1) - 1
+    def hide_first(self, data: bytes, *, is_last: bool) -> tuple[bytes, bytes]:
+        """What of the data is sure, with secrets replaced; and the rest, which is to stand before what comes next."""
+        if self._pattern is None:
+            return data, b""
+        sure = len(data) if is_last else max(0, len(data) - self._longest + 1)
+        parts, at = [], 0
+        for found in self._pattern.finditer(data):
+            if found.start() >= sure:
+                break
+            parts += [data[at : found.start()], HIDDEN.encode()]
+            at = found.end()
+        end = max(at, sure)
+        return b"".join([*parts, data[at:end]]), data[end:]
 
     def __repr__(self) -> str:
         return f"Secrets({', '.join(self._values)})"

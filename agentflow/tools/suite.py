@@ -1,68 +1,153 @@
-"""ToolSuite: all tools of a configuration, and what stands behind them. Opened at the start, closed at the end."""
+"""ToolSuite: all tools of a configuration, and what stands behind them. Opened at the start, closed at the end.
+
+Python modules and HTTP APIs are found before anything is served: what is wrong with them is the operator's to mend. MCP servers
+may come late, go and come back: their tools are in the toolbox while they are there (`connect`).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import logging
+from collections.abc import Coroutine, Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from agentflow.tools.builtin import builtin_tools
 from agentflow.tools.config import ToolsConfig
 from agentflow.tools.errors import InvalidTool, ToolError
 from agentflow.tools.handles import HandleStore
+from agentflow.tools.httpsource import HttpSource
 from agentflow.tools.python import PythonTools
 from agentflow.tools.pythonsource import PythonSource, allowed_environment, installed_sources
 from agentflow.tools.tool import Tool
 from agentflow.tools.toolbox import Toolbox
 
+if TYPE_CHECKING:
+    from agentflow.tools.httpapi import HttpApi
+    from agentflow.tools.mcp import McpServers
+
+_log = logging.getLogger(__name__)
+
 
 class ToolSuite:
-    """The toolbox, and how to end what it needs."""
+    """The toolbox, and how to end what it needs. `documents`: the OpenAPI documents of `config.http`, decoded, by their names."""
 
-    def __init__(self, toolbox: Toolbox, python: tuple[PythonTools, ...]) -> None:
-        self.toolbox = toolbox
-        self._python = python
+    def __init__(self, config: ToolsConfig, results: Path, environment: Mapping[str, str]) -> None:
+        self._config = config
+        self._environment = environment
+        self._handles = HandleStore(results, config.results)
+        self.toolbox = Toolbox((), self._handles)
+        self._fixed: tuple[Tool, ...] = ()
+        self._opened: list[PythonTools | HttpApi] = []
+        self._servers: McpServers | None = None
+        self._connecting: asyncio.Task[None] | None = None
 
     @classmethod
-    def empty(cls, results: Path) -> ToolSuite:
-        """No tool at all. Makes nothing."""
-        return cls(Toolbox((), HandleStore(results)), ())
-
-    @classmethod
-    async def open(cls, config: ToolsConfig, results: Path, environment: Mapping[str, str]) -> ToolSuite:
+    async def open(
+        cls,
+        config: ToolsConfig,
+        results: Path,
+        environment: Mapping[str, str],
+        *,
+        own: Iterable[Tool] = (),
+        documents: Mapping[str, Any] | None = None,
+    ) -> ToolSuite:
         """Find all tools. `results`: the folder for their long results; `environment`: the daemon's, of which they get little.
+
+        `own`: the daemon's own tools besides the built-in ones (memory, files), which need what only it has. `documents`: the
+        OpenAPI documents of `config.http`, decoded, by their names.
 
         Raises ToolError, which names the source and says what is wrong with it, and OSError for the folder.
         """
-        handles = HandleStore(results, config.results)
-        await handles.open()
-        sources = dict(config.python)
-        if config.installed:
-            found = await asyncio.to_thread(installed_sources)
-            sources |= {source.module: source for source in found if source.module not in sources}
-        opened = await asyncio.gather(
-            *(_opened(name, source, environment) for name, source in sources.items()), return_exceptions=True
-        )
-        python = tuple(each for each in opened if isinstance(each, PythonTools))
-        failures = [each for each in opened if isinstance(each, BaseException)]
+        suite = cls(config, results, environment)
         try:
-            if failures:
-                raise failures[0]  # noqa: TRY301 - what did open is closed with it
-            tools: list[Tool] = [*builtin_tools(), *(tool for module in python for tool in module.tools)]
-            return cls(Toolbox(tools, handles), python)
+            await suite._open(tuple(own), documents or {})
         except BaseException:
-            await asyncio.gather(*(module.close() for module in python))
+            await suite.close()
             raise
+        return suite
+
+    def connect(self, group: asyncio.TaskGroup) -> None:
+        """Begin to reach the MCP servers, in tasks of `group`; returns at once."""
+        if self._config.mcp:
+            self._connecting = group.create_task(self._connect(group))
 
     async def close(self) -> None:
-        """End all processes. Idempotent."""
-        await asyncio.gather(*(module.close() for module in self._python))
+        """End all processes and connections. Idempotent."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait([self._connecting])
+        if self._servers is not None:
+            await self._servers.close()
+        await asyncio.gather(*(opened.close() for opened in self._opened))
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Why MCP servers are not there now, by name."""
+        return {} if self._servers is None else self._servers.problems
+
+    async def _open(self, own: tuple[Tool, ...], documents: Mapping[str, Any]) -> None:
+        await self._handles.open()
+        sources = dict(self._config.python)
+        if self._config.installed:
+            found = await asyncio.to_thread(installed_sources)
+            sources |= {source.module: source for source in found if source.module not in sources}
+        opening: list[Coroutine[Any, Any, PythonTools | HttpApi]] = [
+            *(self._python(name, source) for name, source in sources.items()),
+            *(self._http(name, source, documents[name]) for name, source in self._config.http.items()),
+        ]
+        outcomes = await asyncio.gather(*opening, return_exceptions=True)
+        self._opened = [each for each in outcomes if not isinstance(each, BaseException)]
+        for each in outcomes:
+            if isinstance(each, BaseException):
+                raise each
+        self._fixed = (*builtin_tools(), *own, *(tool for opened in self._opened for tool in opened.tools))
+        self.toolbox.renew(self._fixed)
+        self.toolbox.changing = bool(self._config.mcp)
+
+    async def _python(self, name: str, source: PythonSource) -> PythonTools:
+        try:
+            tools = await PythonTools.open(source, allowed_environment(source, self._environment))
+            await tools.warm(source.warm)
+        except ToolError as error:
+            raise InvalidTool(f"tools.python.{name}: {error}") from error
+        return tools
+
+    async def _http(self, name: str, source: HttpSource, document: Mapping[str, Any]) -> HttpApi:
+        from agentflow.tools.httpapi import HttpApi
+
+        try:
+            api = await HttpApi.open(source, document)
+        except ToolError as error:
+            raise InvalidTool(f"tools.http.{name}: {error}") from error
+        for operation, why in api.left_out.items():
+            _log.warning("an operation is no tool", extra={"api": name, "operation": operation, "why": why})
+        return api
+
+    async def _connect(self, group: asyncio.TaskGroup) -> None:
+        # The SDK takes seconds to import, for which nobody waits who has no server.
+        mcp = await asyncio.to_thread(_import_mcp)
+        try:
+            self._servers = servers = await mcp.open(self._config.mcp, self._environment, group)
+        except ToolError as error:
+            _log.error("the MCP servers of the configuration cannot be used", extra={"why": str(error)})
+            return
+        servers.on_change(self._renew)
+        self._renew()
+        for name, problem in servers.problems.items():
+            _log.warning("an MCP server is not there", extra={"server": name, "why": problem})
+
+    def _renew(self) -> None:
+        """Have the tools that the MCP servers have now."""
+        assert self._servers is not None
+        taken = frozenset(tool.spec.name for tool in self._fixed)
+        try:
+            self.toolbox.renew((*self._fixed, *self._servers.tools(taken)))
+        except ToolError as error:  # what a server calls a tool may be none; the others stay as they were
+            _log.error("an MCP server offers what is no tool", extra={"why": str(error)})
 
 
-async def _opened(name: str, source: PythonSource, environment: Mapping[str, str]) -> PythonTools:
-    try:
-        tools = await PythonTools.open(source, allowed_environment(source, environment))
-        await tools.warm(source.warm)
-    except ToolError as error:
-        raise InvalidTool(f"tools.python.{name}: {error}") from error
-    return tools
+def _import_mcp() -> type[McpServers]:
+    from agentflow.tools.mcp import McpServers
+
+    return McpServers

@@ -98,22 +98,40 @@ class Toolbox:
         self._reader = Reader(handles)
         self._places: dict[str, _Place] = {}
         self._calls: set[asyncio.Task[ToolOutput]] = set()  # the loop itself holds tasks weakly
+        self.version = 0
+        self.changing = False  # tools may come later: a name that is not there is no mistake
+        self.renew(tools)
+
+    def renew(self, tools: Iterable[Tool]) -> None:
+        """Have these tools from now on. Calls that are under way go on. `version` is another one then.
+
+        Raises InvalidTool as the constructor does; then all is as it was.
+        """
+        places: dict[str, _Place] = {}
         for tool in tools:
-            _check(tool.spec)
-            if tool.spec.name in self._places:
-                raise InvalidTool(f"Two tools are called {tool.spec.name}. Rename one of them.")
-            check = ArgumentCheck(tool.spec.name, tool.spec.parameters)
-            self._places[tool.spec.name] = _Place(tool, check, asyncio.Semaphore(tool.spec.concurrency))
+            name, spec = tool.spec.name, tool.spec
+            if name in places:
+                raise InvalidTool(f"Two tools are called {name}. Rename one of them.")
+            old = self._places.get(name)
+            if old is not None and old.tool.spec == spec:
+                places[name] = _Place(tool, old.check, old.free)  # whose calls count still
+                continue
+            _check(spec)
+            places[name] = _Place(tool, ArgumentCheck(name, spec.parameters), asyncio.Semaphore(spec.concurrency))
+        self._places = places
+        self.version += 1
 
     # What there is
 
     def specs(self, names: Iterable[str] = ("*",)) -> tuple[ToolSpec, ...]:
         """The tools of these names, each once. A name that ends in `*` stands for all that begin so, which may be none.
 
-        Raises UnknownTool.
+        Raises UnknownTool, unless tools come and go (`changing`): then those are given that are there.
         """
         found: dict[str, ToolSpec] = {}
         for name in names:
+            if self.changing and name not in self._places and not name.endswith("*"):
+                continue
             matching = [key for key in self._places if key.startswith(name[:-1])] if name.endswith("*") else [name]
             found |= {key: self._place(key).tool.spec for key in matching}
         return tuple(found.values())

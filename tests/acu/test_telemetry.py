@@ -121,6 +121,16 @@ def test_the_gauges_are_read_at_the_scrape(telemetry: Telemetry) -> None:
     assert found["acu_audit_lines_dropped_total"] == 7
 
 
+def test_what_cannot_be_measured_fails_nothing(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
+    telemetry.on_part(None)  # type: ignore[arg-type]
+    assert [record.message for record in caplog.records] == ["what ended cannot be measured"]
+
+
+async def test_there_is_nothing_to_close_where_nothing_is_traced(telemetry: Telemetry) -> None:
+    await telemetry.close()
+    assert "acu_spans" not in telemetry.render(full=True).decode()
+
+
 def test_the_basic_family_tells_nothing_of_requests(telemetry: Telemetry) -> None:
     telemetry.on_run_end(run(RunStatus.FINISHED))
     telemetry.on_response("/v1/models", 200)

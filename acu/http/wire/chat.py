@@ -202,7 +202,7 @@ def _tools(tools: list[FunctionTool]) -> tuple[Tool, ...]:
         if function.description is not None:
             clean_text(function.description, f"tools[{i}].function.description")
         if function.parameters is not None:
-            _check_parameters(function.parameters, f"tools[{i}].function.parameters")
+            check_parameters(function.parameters, f"tools[{i}].function.parameters")
     return tuple(
         Tool(
             name=tool.function.name,
@@ -214,7 +214,8 @@ def _tools(tools: list[FunctionTool]) -> tuple[Tool, ...]:
     )
 
 
-def _check_parameters(schema: dict[str, Any], param: str) -> None:
+def check_parameters(schema: dict[str, Any], param: str) -> None:
+    """Refuse a schema that is none of a function's parameters."""
     clean_json(schema, param)
     if schema and schema.get("type", "object") != "object":
         raise BadRequest(f"Invalid schema for '{param}': its type must be 'object'.", param=param)

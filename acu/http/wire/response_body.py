@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from acu.http.errors import BadRequest
-from acu.http.wire.chat import FunctionName
+from acu.http.wire.chat import FunctionName, check_parameters
 from acu.http.wire.decode import MAX_ECHO, BodyDecoder, clean_json, clean_text
 from acu.http.wire.response_items import Id, InputItem, read_items, text_item
 from acu.http.wire.sampling import Envelope, Short
@@ -223,17 +223,9 @@ def _tools(tools: list[ResponseTool]) -> tuple[Tool, ...]:
         if tool.description is not None:
             clean_text(tool.description, f"tools[{i}].description")
         if tool.parameters is not None:
-            _check_parameters(tool.parameters, f"tools[{i}].parameters")
+            check_parameters(tool.parameters, f"tools[{i}].parameters")
         found[tool.name] = Tool(tool.name, tool.description, tool.parameters, strict=tool.strict is True)
     return tuple(found.values())
-
-
-def _check_parameters(schema: dict[str, Any], param: str) -> None:
-    clean_json(schema, param)
-    if schema and schema.get("type", "object") != "object":
-        raise BadRequest(f"Invalid schema for '{param}': its type must be 'object'.", param=param)
-    if not isinstance(schema.get("properties", {}), dict):
-        raise BadRequest(f"Invalid schema for '{param}': 'properties' must be an object.", param=param)
 
 
 def _tool_choice(choice: str | NamedTool | None, tools: tuple[Tool, ...]) -> ToolChoice:

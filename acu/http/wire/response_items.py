@@ -38,6 +38,15 @@ class InputPart(Struct, forbid_unknown_fields=True):
     prompt_cache_breakpoint: Hint = None
 
 
+class InputToolError(Struct, forbid_unknown_fields=True):
+    """A tool's error: its content, or a message."""
+
+    type: str
+    content: list[InputPart] | None = None
+    message: str | None = None
+    code: Hint = None
+
+
 class InputItem(Struct, forbid_unknown_fields=True, rename={"async_": "async"}):
     """An item: `message` (the default), `function_call`, `function_call_output`, or one that an answer had."""
 
@@ -51,7 +60,7 @@ class InputItem(Struct, forbid_unknown_fields=True, rename={"async_": "async"}):
     arguments: str | None = None
     output: str | list[InputPart] | None = None
     queries: list[str] | None = None
-    error: Hint = None
+    error: InputToolError | None = None
     results: Hint = None
     server_label: Hint = None
     approval_request_id: Hint = None
@@ -104,7 +113,7 @@ def _item(item: InputItem, param: str) -> Item | None:
                 id=new_item_id("mcp"),
                 name=_needed(item.name, f"{param}.name"),
                 arguments=clean_text(_needed(item.arguments, f"{param}.arguments"), f"{param}.arguments"),
-                output=None if item.output is None else "".join(_texts(item.output, f"{param}.output")),
+                output=_tools_output(item, param),
                 status="failed" if item.error is not None else "completed",
             )
         case "reasoning" | "file_search_call":
@@ -115,6 +124,14 @@ def _item(item: InputItem, param: str) -> Item | None:
         param=f"{param}.type",
         code="unsupported_item",
     )
+
+
+def _tools_output(item: InputItem, param: str) -> str | None:
+    """What the model read of a tool's result, or of its error."""
+    if item.error is not None:
+        error = item.error
+        return "".join(_texts(error.content or error.message or error.type, f"{param}.error"))
+    return None if item.output is None else "".join(_texts(item.output, f"{param}.output"))
 
 
 def _message(item: InputItem, param: str) -> MessageItem:

@@ -14,12 +14,15 @@ from openai import AsyncOpenAI
 
 from acu.http.auth import Keys
 from acu.http.settings import HttpSettings
+from agentflow.agents.runs import Agency
 from agentflow.engine.script import Script
 from agentflow.library.config import LibraryConfig
 from agentflow.library.embedder import Embedder
 from agentflow.library.extraction import Extractor
 from agentflow.library.library import Library
 from agentflow.library.refusals import DataUnavailable
+from agentflow.tools.handles import HandleStore
+from agentflow.tools.toolbox import Toolbox
 from dataplane import DataPlane, DataPlaneConfig, StateStore
 from tests.acu.http.serving import SETTINGS, Served, serving
 
@@ -31,12 +34,19 @@ class LateLibrary:
 
     def __init__(self) -> None:
         self.library: Library | None = None
+        self.stored: StateStore | None = None
 
     async def __call__(self) -> Library:
         """The library, once it is open."""
         if self.library is None:
             raise DataUnavailable("The data plane is being opened.", retry_after_s=1.0)
         return self.library
+
+    async def state(self) -> StateStore:
+        """The data plane's state, as soon."""
+        await self()
+        assert self.stored is not None
+        return self.stored
 
 
 @asynccontextmanager
@@ -45,6 +55,7 @@ async def serving_library(
 ) -> AsyncIterator[Served]:
     """As `serving`, with what is stored in `folder`."""
     source = LateLibrary()
+    options.setdefault("agency", Agency({}, Toolbox((), HandleStore(folder / "results")), source.state))
     async with AsyncExitStack() as stack:
         served = await stack.enter_async_context(serving(settings, library=source, script=EMBEDDING, **options))
         plane = await DataPlane.open(DataPlaneConfig(hot_layer_mem_mb=64), folder / "plane")
@@ -56,7 +67,7 @@ async def serving_library(
         library = await Library.open(plane, state, folder / "library", embedder, extractor, config)
         stack.push_async_callback(library.close)
         await stack.enter_async_context(background(library))
-        source.library = library
+        source.library, source.stored = library, state
         yield served
 
 

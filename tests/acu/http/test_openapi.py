@@ -56,6 +56,10 @@ async def test_every_route_is_documented_with_its_body_and_its_refusals() -> Non
         "/acu/v1/data/jobs/{job_id}", "/acu/v1/runs", "/acu/v1/runs/{run_id}", "/acu/v1/runs/{run_id}/events",
         "/acu/v1/runs/{run_id}/cancel", "/acu/v1/runs/{run_id}/pause", "/acu/v1/runs/{run_id}/resume",
         "/acu/v1/runs/{run_id}/step", "/acu/v1/runs/{run_id}/messages",
+        "/acu/v1/runs/{run_id}/calls/{call_id}/approval",
+        "/v1/responses", "/v1/responses/{response_id}", "/v1/responses/{response_id}/input_items",
+        "/v1/responses/{response_id}/cancel", "/v1/conversations", "/v1/conversations/{conversation_id}",
+        "/v1/conversations/{conversation_id}/items", "/v1/conversations/{conversation_id}/items/{item_id}",
     }  # fmt: skip
     chat = served["paths"]["/v1/chat/completions"]["post"]
     assert chat["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ChatBody"}
@@ -133,7 +137,8 @@ async def test_schemathesis_finds_no_server_error_and_nothing_undocumented(tmp_p
         reply = await talk(served, iter([request(method="GET", path="/openapi.json")]))
         told = msgspec.json.decode(reply.body)
         # Names of models that are served, or every valid request would end with 404.
-        for body, model in (("ChatBody", "scripted"), ("CompletionBody", "scripted"), ("EmbeddingBody", "embed")):
+        for body in ("ChatBody", "CompletionBody", "EmbeddingBody", "ResponseBody"):
+            model = "embed" if body == "EmbeddingBody" else "scripted"
             told["components"]["schemas"][body]["properties"]["model"] = {"enum": [model]}
         # A number in a header is text on the wire, which the tool takes for an error where the rest is right.
         search = told["paths"]["/v1/vector_stores/{vector_store_id}/search"]["post"]

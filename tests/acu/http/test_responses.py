@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from tests.acu.http.library_serving import client
 from tests.acu.http.response_serving import serving_responses
@@ -208,6 +208,37 @@ async def test_a_form_is_kept_to(tmp_path: Path) -> None:
         assert made.text is not None
         assert made.text.format is not None
         assert made.text.format.type == "json_schema"
+
+
+class Number(BaseModel):
+    """What a form may be."""
+
+    n: int
+
+
+async def test_the_clients_own_helpers_put_answers_together(tmp_path: Path) -> None:
+    async with serving_responses(tmp_path) as served, client(served) as api:
+        async with api.responses.stream(model="large", input="weather?", tools=[WEATHER]) as stream:
+            called = await stream.get_final_response()
+        assert [item.type for item in called.output] == ["message", "function_call", "function_call"]
+        assert called.output_text == "I ask. "
+        async with api.responses.stream(response_id=called.id, starting_after=1) as stream:
+            again = await stream.get_final_response()
+        assert again.output_text == "I ask. "
+        parsed = await api.responses.parse(model="large", input="hello", text_format=Number)
+        assert isinstance(parsed.output_parsed, Number)
+
+
+async def test_an_agent_that_is_led_to_a_tool_shows_it_in_the_same_way(tmp_path: Path) -> None:
+    async with serving_responses(tmp_path) as served, client(served) as api:
+        stream = await api.responses.create(model="agent/led", input="What is 6*7?", stream=True)
+        events = await events_of(stream)
+        response = events[-1].response
+        assert [item.type for item in response.output] == ["mcp_call", "message"]
+        assert response.output[0].name == "calculator"
+        assert response.output[0].status in ("completed", "failed")  # what a scripted model asks for is anything
+        again = await events_of(await api.responses.retrieve(response.id, stream=True))
+        assert [event.to_dict() for event in again] == [event.to_dict() for event in events]
 
 
 async def test_what_goes_wrong_has_a_status_at_first_and_an_event_later(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ async def test_comments_come_while_nothing_happens() -> None:
         yield 1, Paused(at=1500)
         await free.wait()
 
-    async with asyncio.timeout(10), asked(events(), heartbeat_s=0.02) as (reader, _):
+    async with asyncio.timeout(30), asked(events(), heartbeat_s=0.02) as (reader, _):
         first = await reader.readuntil(b"\n\n")
         assert first.endswith(b'id: 1\ndata: {"sequence_number":1,"type":"paused","at":1.5}\n\n')
         for _ in range(3):
@@ -69,7 +69,7 @@ async def test_a_client_that_does_not_read_holds_the_stream_up_and_one_that_leav
         finally:
             closed.set()
 
-    async with asyncio.timeout(10), asked(events()) as (_, writer):
+    async with asyncio.timeout(30), asked(events()) as (_, writer):
         before = -1
         while before != made:  # the buffers of both ends fill
             before = made
@@ -84,7 +84,7 @@ async def test_a_failure_is_told_and_ends_the_connection() -> None:
         yield 1, Paused(at=1500)
         raise RuntimeError("a secret of the inside")
 
-    async with asyncio.timeout(10), asked(events()) as (reader, _):
+    async with asyncio.timeout(30), asked(events()) as (reader, _):
         whole = await reader.read()
     assert b'"code":"internal_error"' in whole
     assert b"secret" not in whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from agentflow.agents.record import (
 )
 from agentflow.agents.watch import CallOver, RunLeft, RunOver, RunSeen, StepOver, Watched
 from agentflow.errors import Draining
-from agentflow.messages import Tool
+from agentflow.messages import Caller, Tool
 from agentflow.tools.tool import CallContext
-from tests.agentflow.agents.agencies import BodyTool, benched, call
+from dataplane import DataPlane, DataPlaneConfig
+from tests.agentflow.agents.agencies import BodyTool, benched, call, request
 
 BEGAN = Began(agent="a", model="m", messages=(), tools=(Tool("add"),), tool_format="hermes", prompt=[1], trace="t")
 STEP = StepBegan(step=0, model="m", routed=Routed(route="reason", reasons=("no tool fits",)))
@@ -157,3 +159,32 @@ async def test_a_service_tells_of_its_runs(tmp_path: Path) -> None:
     run = heard[-1]
     assert isinstance(run, RunOver)
     assert (run.end, run.steps, run.calls) == ("completed", 2, 1)
+
+
+async def test_a_run_that_is_taken_up_is_a_part_of_the_same_trace(tmp_path: Path) -> None:
+    begun, free = asyncio.Event(), asyncio.Event()
+
+    async def wait(_: dict[str, Any], __: CallContext) -> str:
+        begun.set()
+        await free.wait()
+        return "over"
+
+    plane = await DataPlane.open(DataPlaneConfig(path=str(tmp_path / "data"), hot_layer_mem_mb=64))
+    rules = {"over": "Done.", "go": call("wait")}
+    tools = [BodyTool("wait", wait, idempotent=True)]
+    before: list[Watched] = []
+    async with benched(tmp_path, rules, tools, plane=plane, watcher=before.append) as it:
+        await it.service.chat(request("go", caller=Caller(trace="a trace")))
+        await begun.wait()
+    assert kinds(before) == ["RunSeen", "StepOver", "RunLeft"] or kinds(before) == ["RunSeen", "RunLeft"]
+    free.set()
+    after: list[Watched] = []
+    async with benched(tmp_path, rules, tools, plane=plane, watcher=after.append) as it:
+        assert await it.service.agents.resume() == 1
+        await it.service.agents.drain()
+    await plane.close()
+    (over,) = calls(after)
+    assert over.outcome == "ok"
+    assert isinstance(after[-1], RunOver)
+    assert {(part.run_id, part.run.trace) for part in before + after} == {(before[0].run_id, "a trace")}
+    assert after[-1].end == "completed"

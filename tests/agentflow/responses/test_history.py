@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from agentflow.agents.instructions import instructed, uninstructed
 from agentflow.agents.progress import Progress
 from agentflow.agents.record import Began, CallEnded, CallStarted, Ended, Event, Said, StepBegan, StepEnded
-from agentflow.agents.runs import instructed, uninstructed
 from agentflow.errors import InvalidRequest
 from agentflow.messages import Message, Tool, ToolCall
 from agentflow.responses.history import check_calls, context_of, messages_of

@@ -211,11 +211,22 @@ def test_a_call_that_an_agent_did_not_write_well_is_a_tool_that_failed() -> None
         ended(),
     ]
     _, state = told(log)
-    assert [(type(item).__name__, item.status) for item in state.output if isinstance(item, MessageItem | ToolItem)] == [
+    assert [
+        (type(item).__name__, item.status) for item in state.output if isinstance(item, MessageItem | ToolItem)
+    ] == [
         ("MessageItem", "completed"),
         ("ToolItem", "failed"),
         ("MessageItem", "completed"),
     ]
+
+
+def test_what_a_plain_model_did_not_write_as_a_call_is_text() -> None:
+    broken = "<tool_call>nonsense</tool_call>"
+    events, state = told([*began(""), *said("See: ", broken), stepped(), ended()])
+    (message,) = state.output
+    assert isinstance(message, MessageItem)
+    assert message.texts == ("See: " + broken,)
+    assert "".join(event.text for event in events if isinstance(event, TextAdded)) == message.texts[0]
 
 
 def test_a_search_has_stages_of_its_own_and_no_arguments() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -26,32 +25,21 @@ def pid() -> str:
     return str(os.getpid())
 
 
-@server.tool(structured_output=False)
-def die() -> str:
-    """Ends the server in mid-call, as a crash would."""
-    os.kill(os.getpid(), signal.SIGKILL)
-    return "never"
-
-
-def cancelled(note: Path) -> None:
-    note.write_text("cancelled")
+def write(note: Path, text: str) -> None:
+    with note.open("a") as file:
+        file.write(text)
 
 
 @server.tool(structured_output=False)
 async def sleep(seconds: float, note: str) -> str:
-    """Sleeps; if it is cancelled meanwhile, it writes so into the file `note`."""
+    """Sleeps; it writes into the file `note` that it began, and that it was cancelled."""
+    write(Path(note), "began ")
     try:
         await asyncio.sleep(seconds)
     except BaseException:
-        cancelled(Path(note))
+        write(Path(note), "cancelled")
         raise
     return "slept"
-
-
-@server.tool(structured_output=False)
-def fail() -> str:
-    """Raises."""
-    raise ValueError("no such city")
 
 
 @server.tool(structured_output=False)

@@ -16,7 +16,7 @@ from typing import Any
 
 NOTES = Path(sys.argv[1])
 MODES = sys.argv[2:]
-NAMES = ["answer", "hang", "flood", "lines", "grow", "deaf", "quit", "nonsense", "broken"]
+NAMES = ["answer", "hang", "flood", "lines", "blanks", "grow", "deaf", "quit", "nonsense", "broken"]
 
 
 def note(text: str) -> None:
@@ -49,6 +49,7 @@ def text(content: str) -> dict[str, Any]:
 
 
 def called(name: str) -> dict[str, Any] | None:
+    note(f"call {name}")
     if name in ("hang", "deaf"):
         if name == "deaf":
             time.sleep(600)
@@ -59,6 +60,9 @@ def called(name: str) -> dict[str, Any] | None:
     if name == "lines":
         for _ in range(1600):
             sys.stdout.write(("x" * 1023 + "\n") * 64)
+    if name == "blanks":
+        for _ in range(1600):
+            sys.stdout.write("\n" * 65536)
     if name == "grow":
         NAMES.insert(0, "grown")
         say({"method": "notifications/tools/list_changed"})
@@ -81,9 +85,12 @@ def answer(message: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def main() -> None:
-    note(f"pid {os.getpid()}")
     if "stubborn" in MODES:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if (child := os.fork()) == 0:  # it has one that is as stubborn
+            time.sleep(600)
+        note(f"child {child}")
+    note(f"pid {os.getpid()}")
     if "rubbish" in MODES:
         print("Welcome!\n\n{not json\n\x00\x01[1,2]\n" + "[" * 5000, flush=True)
     for line in sys.stdin:

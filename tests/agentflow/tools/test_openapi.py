@@ -162,8 +162,17 @@ def test_a_path_that_is_none_is_left_out(path: str) -> None:
 
 @pytest.mark.parametrize(
     "whole",
-    [{}, [], None, "openapi: 3", {"swagger": "2.0"}, {"openapi": "2.0"}, {"openapi": "3.1.0", "paths": []}, {"openapi": "3.1.0", "paths": {"/x": 1}}],
-)  # fmt: skip
+    [
+        {},
+        [],
+        None,
+        "openapi: 3",
+        {"swagger": "2.0"},
+        {"openapi": "2.0"},
+        {"openapi": "3.1.0", "paths": []},
+        {"openapi": "3.1.0", "paths": {"/x": 1}},
+    ],
+)
 def test_what_is_no_document_is_refused(whole: Any) -> None:
     with pytest.raises(InvalidTool):
         read(whole)

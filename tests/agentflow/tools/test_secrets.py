@@ -20,7 +20,7 @@ def test_a_value_is_text_or_the_content_of_a_file_without_its_line_end(tmp_path:
     assert secrets.values() == {"Authorization": f"Bearer {SECRET}", "X-Client": "acu"}
     assert SECRET not in repr(secrets)
     assert secrets.hide(f"you sent Bearer {SECRET}, or {SECRET} from acu") == "you sent [secret], or [secret] from acu"
-    assert secrets.hide_bytes(f"<{SECRET}>".encode()) == b"<[secret]>"
+    assert secrets.hide("nothing \ud800 of it") == "nothing \ud800 of it"
     file.write_text("renewed")
     assert read_headers({"Authorization": SecretFile(str(file))}).values() == {"Authorization": "renewed"}
 

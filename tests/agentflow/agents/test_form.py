@@ -1,0 +1,101 @@
+"""The form that a small model fills in: what it reads, and what its grammar leaves it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentflow.agents import form
+from agentflow.messages import Message, Tool
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "description": "Where.", "x-from-user": "words"},
+        "request": {"type": "string", "x-from-user": "message"},
+        "note": {"type": "string"},
+        "nights": {"type": "integer"},
+    },
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOL = Tool("stay", "Book a stay.", SCHEMA)
+
+
+def fields(*said: str) -> dict[str, Any]:
+    """The fields of the grammar's schema after these turns of a user's."""
+    sampling = form.sampling(TOOL, [Message("user", text) for text in said])
+    assert sampling.structured is not None
+    properties: dict[str, Any] = sampling.structured.value["properties"]
+    return properties
+
+
+def test_the_model_reads_the_fields_and_the_end_of_the_conversation_without_its_instructions() -> None:
+    conversation = [
+        Message("system", "Be kind."),
+        Message("user", "first"),
+        Message("assistant", "one"),
+        Message("user", "second"),
+        Message("assistant", "two"),
+        Message("user", "third"),
+    ]
+    head, *turns = form.messages(conversation, TOOL)
+    assert head.role == "system"
+    assert head.content is not None
+    assert "Be kind" not in head.content
+    assert "Form: stay" in head.content
+    assert "- city (string, required): Where." in head.content
+    assert "- nights (integer, optional)" in head.content
+    assert [turn.content for turn in turns] == ["second", "two", "third"]
+
+
+def test_phrases_are_words_that_stand_together_as_they_are_written() -> None:
+    found = form.phrases("Sunset in Xi'an on 24 December, please!")
+    assert {"Xi'an", "24 December", "in Xi'an", "please"} <= set(found)
+    assert "24" not in found  # figures alone name nothing
+    assert not any("," in phrase for phrase in found)  # nor does a phrase go on behind a comma
+
+
+def test_chinese_phrases_are_characters_that_stand_together() -> None:
+    found = form.phrases("上海明天怎么样？")
+    assert {"上海", "明天", "上海明天怎么样"} <= set(found)
+    assert "？" not in "".join(found)  # noqa: RUF001 - a Chinese question mark
+    assert {"巴黎", "12月24日"} <= set(form.phrases("巴黎12月24日几点天黑"))
+
+
+def test_a_text_without_words_and_a_long_one_have_no_phrases() -> None:
+    assert form.phrases("") == []
+    assert form.phrases("?! 17 ...") == []
+    assert form.phrases("\ud800\x00") == form.phrases("\x00") == []
+    assert form.phrases(" ".join(f"word{number}" for number in range(1000))) == []
+
+
+def test_a_field_of_the_users_words_is_one_of_the_phrases_of_the_turns_that_are_read() -> None:
+    field = fields("Sunny in Rome?", "and in Paris?")["city"]
+    assert {"Paris", "Rome"} <= set(field["enum"])
+    assert field["enum"].index("Paris") < field["enum"].index("Rome")
+    assert fields("?")["city"] == {**SCHEMA["properties"]["city"], "maxLength": form.MAX_TEXT}  # type: ignore[index]
+
+
+def test_a_field_of_the_users_message_is_the_last_one_whole() -> None:
+    assert fields("40 euros", "in yen?")["request"] == {"type": "string", "enum": ["in yen?"]}
+    assert "enum" not in fields("x" * (form.MAX_TEXT + 1))["request"]
+
+
+def test_fields_without_the_keyword_are_as_the_schema_has_them_with_a_bound_for_texts() -> None:
+    found = fields("Paris, 3 nights")
+    assert found["note"] == {"type": "string", "maxLength": form.MAX_TEXT}
+    assert found["nights"] == {"type": "integer"}
+
+
+def test_without_a_conversation_nothing_is_taken_from_it() -> None:
+    sampling = form.sampling(TOOL)
+    assert sampling.structured is not None
+    assert "enum" not in sampling.structured.value["properties"]["city"]
+    assert sampling.temperature == 0.0
+
+
+def test_lists_get_a_bound_and_what_has_one_keeps_it() -> None:
+    schema = {"type": "array", "items": {"type": "string", "maxLength": 3}, "minItems": 40}
+    assert form.bounded(schema) == {**schema, "maxItems": 40}
+    assert form.bounded({"type": "string", "enum": ["a"]}) == {"type": "string", "enum": ["a"]}
+    assert form.bounded({"default": {"type": "string"}}) == {"default": {"type": "string"}}

@@ -1,0 +1,168 @@
+"""A response is its run's log: it survives the daemon at every point, and is told as it was."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentflow.agents.archive import Archive, RunRecord
+from agentflow.agents.record import Event
+from agentflow.engine.script import Rule
+from agentflow.errors import ContextLengthExceeded, InvalidRequest
+from agentflow.library.refusals import DataDamaged, NotStored
+from agentflow.messages import ChatRequest, Tool
+from agentflow.responses.events import ResponseEvent
+from agentflow.responses.ids import run_of
+from agentflow.responses.items import CallItem, MessageItem
+from agentflow.responses.projection import Projection
+from agentflow.responses.records import ResponseRecord, Settings
+from agentflow.responses.store import ResponseStore
+from agentflow.responses.values import NewResponse
+from dataplane import DataPlane, DataPlaneConfig
+from tests.agentflow.agents.agencies import benched, call
+
+RULES: dict[str, str | Rule] = {
+    "go": "I ask 查. " + call("weather", '{"city": "Paris"}'),
+    "slow": Rule(answer="s" * 5000, tokens_per_s=200),
+}
+WEATHER = Tool("weather", "Tells the weather.", {"type": "object", "properties": {"city": {"type": "string"}}})
+
+
+async def opened(folder: Path) -> DataPlane:
+    return await DataPlane.open(DataPlaneConfig(path=str(folder / "data"), hot_layer_mem_mb=64))
+
+
+def asked(text: str, model: str = "m", **settings: Any) -> NewResponse:
+    request = ChatRequest(id="req", model=model, messages=(), tools=(WEATHER,) if model == "m" else ())
+    item = MessageItem(id="msg_1", role="user", texts=(text,))
+    return NewResponse(request=request, input=(item,), settings=Settings(**settings))
+
+
+def told(record: ResponseRecord, log: list[Event]) -> list[ResponseEvent]:
+    projection = Projection(record)
+    return [each for event in log for each in projection.apply(event)]
+
+
+async def test_a_plain_models_answer_is_finished_by_another_daemon_from_every_point(tmp_path: Path) -> None:
+    plane = await opened(tmp_path)
+    archive = Archive(plane.state)
+
+    async def same() -> Archive:
+        return archive
+
+    store = ResponseStore(same)
+    async with benched(tmp_path, RULES, [], plane=plane, tokens_per_delta=7) as it:
+        stream = await it.service.responses.create(asked("go"))
+        whole_state = await stream.finish()
+        await it.service.agents.drain()
+    record, run_id = whole_state.record, run_of(whole_state.record.id)
+    whole = [event for _, event in await archive.events("default", run_id)]
+    text, called = whole_state.output
+    assert isinstance(text, MessageItem)
+    assert isinstance(called, CallItem)
+    assert (text.texts, called.arguments) == (("I ask 查. ",), '{"city": "Paris"}')
+    cuts = range(1, len(whole))
+    for cut in cuts:
+        journal = await archive.open(f"t{cut}", RunRecord(id=run_id, agent="", model="m", created_ms=0))
+        await journal.append(whole[:cut])
+        await store.put(f"t{cut}", record)
+    async with benched(tmp_path, RULES, [], plane=plane, tokens_per_delta=7) as it:
+        assert await it.service.agents.resume() == len(cuts)
+        await it.service.agents.drain()
+        for cut in cuts:
+            state = await it.service.responses.retrieve(f"t{cut}", record.id)
+            assert state.status == "completed"
+            assert state.output == whole_state.output
+            log = [event for _, event in await archive.events(f"t{cut}", run_id)]
+            before = told(record, whole[:cut])
+            stream = await it.service.responses.stream(f"t{cut}", record.id, -1)
+            assert [event async for event in stream] == told(record, log)
+            assert told(record, log)[: len(before)] == before
+    await plane.close()
+
+
+async def test_a_response_that_goes_on_is_ended_by_its_deletion_and_cannot_be_gone_on_from(tmp_path: Path) -> None:
+    plane = await opened(tmp_path)
+    async with benched(tmp_path, RULES, [], plane=plane) as it:
+        responses = it.service.responses
+        stream = await responses.create(asked("slow"))
+        with pytest.raises(InvalidRequest, match="not over yet"):
+            await responses.create(asked("go", previous_response_id=stream.id))
+        reading = asyncio.create_task(stream.finish())
+        await responses.delete("default", stream.id)
+        assert (await reading).status == "cancelled"
+        with pytest.raises(NotStored):
+            await responses.retrieve("default", stream.id)
+        assert await plane.state.scan("default", "run") == []
+        assert await plane.state.scan("default", "response") == []
+        await stream.aclose()
+    await plane.close()
+
+
+async def test_a_response_that_fails_before_its_first_word_leaves_nothing_behind(tmp_path: Path) -> None:
+    plane = await opened(tmp_path)
+    async with benched(tmp_path, RULES, [], plane=plane) as it:
+        with pytest.raises(ContextLengthExceeded):
+            await it.service.responses.create(asked("x" * 30_000))
+        for kind in ("response", "run", "open_run"):
+            assert await plane.state.scan("default", kind) == []
+    await plane.close()
+
+
+async def test_what_cannot_be_read_is_told_as_damage(tmp_path: Path) -> None:
+    plane = await opened(tmp_path)
+    async with benched(tmp_path, RULES, [], plane=plane) as it:
+        conversations = it.service.responses.conversations
+        kept = await conversations.create("default", {}, [MessageItem(id="msg_1", role="user", texts=("x",))] * 150)
+        assert len(await conversations.all_items("default", kept.id)) == 150
+        ((name, _), *_) = await plane.state.scan("default", "conversation_item")
+        await plane.state.put("default", "conversation_item", name, b"{")
+        with pytest.raises(DataDamaged, match="restore it from a backup"):
+            await conversations.all_items("default", kept.id)
+        await plane.state.put("default", "conversation", kept.id, b"{")
+        with pytest.raises(DataDamaged, match="restore it from a backup"):
+            await conversations.retrieve("default", kept.id)
+        response_id = "resp_" + "0" * 24
+        await plane.state.put("default", "response", response_id, b"[]")
+        with pytest.raises(DataDamaged, match="restore it from a backup"):
+            await it.service.responses.retrieve("default", response_id)
+    await plane.close()
+
+
+async def test_a_record_without_a_log_is_no_response(tmp_path: Path) -> None:
+    plane = await opened(tmp_path)
+    async with benched(tmp_path, RULES, [], plane=plane) as it:
+        archive = await it.service.agents.archive()
+        record = ResponseRecord(id="resp_" + "0" * 24, model="m", input=())
+        await ResponseStore(it.service.agents.archive).put("default", record)
+        for ask in (
+            it.service.responses.retrieve("default", record.id),
+            it.service.responses.stream("default", record.id, 0),
+        ):
+            with pytest.raises(NotStored):
+                await ask
+        assert await archive.open_runs() == []
+        await it.service.responses.delete("default", record.id)
+        assert await plane.state.scan("default", "response") == []
+    await plane.close()
+
+
+async def test_who_leaves_before_the_first_word_leaves_nothing_behind(tmp_path: Path) -> None:
+    plane = await opened(tmp_path)
+    rules: dict[str, str | Rule] = {"wait": Rule(answer="late", ttft_s=60.0)}
+    async with benched(tmp_path, rules, [], plane=plane) as it:
+        conversation = await it.service.responses.conversations.create("default", {}, ())
+        creating = asyncio.create_task(it.service.responses.create(asked("wait", conversation=conversation.id)))
+        async with asyncio.timeout(10):
+            while not it.service.agents.ids("default"):
+                await asyncio.sleep(0.005)
+        creating.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+        assert await plane.state.scan("default", "response") == []
+        assert await plane.state.scan("default", "conversation_due") == []
+        assert await it.service.responses.conversations.all_items("default", conversation.id) == []
+    await plane.close()

@@ -1,0 +1,101 @@
+"""The process of an MCP server: begun, spoken with, and ended whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from agentflow.tools.errors import ToolDied
+from agentflow.tools.mcpprocess import McpProcess
+
+STUBBORN = "trap '' TERM; echo up; while true; do sleep 1; done"
+
+
+@pytest.fixture
+async def thread() -> AsyncGenerator[ThreadPoolExecutor, None]:
+    with ThreadPoolExecutor(1) as thread:
+        yield thread
+
+
+async def begin(thread: ThreadPoolExecutor, *command: str, folder: str | None = None) -> McpProcess:
+    return await McpProcess.begin(command, folder, {"PATH": os.defpath}, thread, 1000)
+
+
+def children() -> list[int]:
+    """Those that live."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child.pid)
+    return found
+
+
+async def test_a_process_says_lines_to_its_end(thread: ThreadPoolExecutor) -> None:
+    process = await begin(
+        thread, "sh", "-c", "read line; echo you said $line; pwd; printf '\\nx\\nno end'; echo bad >&2", folder="/tmp"
+    )
+    process.send(b"hello")
+    assert [line async for line in process.lines()] == [b"you said hello", b"/tmp", b"", b"x"]
+    await process.end()
+    assert process.last_words == "bad"
+    with pytest.raises(ToolDied):
+        process.send(b"too late")
+    await process.end()
+
+
+async def test_a_line_that_is_too_long_is_an_error(thread: ThreadPoolExecutor) -> None:
+    process = await begin(thread, sys.executable, "-S", "-c", "print('x' * 10_000_000)")
+    with pytest.raises(ToolDied, match="more than 1,000 bytes"):
+        async for _ in process.lines():
+            pass
+    await process.end()
+
+
+async def test_a_program_has_its_signals_as_they_were_and_no_descriptors_of_ours(thread: ThreadPoolExecutor) -> None:
+    process = await begin(
+        thread, "sh", "-c", "grep SigIgn /proc/self/status; ls /proc/self/fd | wc -l; cat /proc/self/oom_score_adj"
+    )
+    ignored, descriptors, oom = [line.split() async for line in process.lines()]
+    assert int(ignored[1], 16) == 0
+    assert int(descriptors[0]) == 4  # three, and the folder that ls reads
+    assert oom == [b"1000"]
+    await process.end()
+
+
+async def test_ending_is_not_put_off_by_a_cancellation(thread: ThreadPoolExecutor) -> None:
+    process = await begin(thread, "sh", "-c", STUBBORN)
+    assert await anext(process.lines()) == b"up"
+    ending = asyncio.create_task(process.end())
+    await asyncio.sleep(0.05)
+    assert children()
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    assert children() == []
+
+
+async def test_a_beginning_that_is_cancelled_leaves_no_process(thread: ThreadPoolExecutor) -> None:
+    beginning = asyncio.create_task(begin(thread, "sh", "-c", STUBBORN))
+    await asyncio.sleep(0)
+    beginning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await beginning
+    while children():
+        await asyncio.sleep(0.01)
+
+
+async def test_what_cannot_be_started_is_an_error(thread: ThreadPoolExecutor) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        await begin(thread, "true", folder="/no/such/folder")
+    process = await begin(thread, "/no/such/program")
+    assert [line async for line in process.lines()] == []
+    await process.end()
+    assert process.last_words == "/no/such/program: No such file or directory"
