@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agentflow.tools.toolbox import Toolbox
     from dataplane import DataPlane, StateStore
 
-RESULTS = "results"
+RESULTS = "results"  # as acu/datawork.py erases it
 RETRY_S = 5.0
 
 _log = logging.getLogger("acu.agency")

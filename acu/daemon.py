@@ -184,7 +184,7 @@ class Daemon:
         service = Service(models, config.scheduler, telemetry.on_run_end, log_engine, agency)
         embedder = next((plan.names[0] for plan in self._ground.plans if plan.role == "embed"), None)
         self._data = data = Data(config, service, embedder)
-        jobs = DataJobs(data.opened, data.status, data.library)
+        jobs = DataJobs(data.opened, data.status, data.library, runs=service.agents)
         telemetry.watch_data(lambda: None if data.plane is None else data.plane.status())
         face = Face(self._settings, service, self._keys, self._hooks(telemetry, jobs), data.library)
         runner = make_runner(face, shutdown_timeout=CLOSE_CONNECTIONS_S)

@@ -22,6 +22,7 @@ from agentflow.errors import AgentFlowError
 from dataplane.errors import DataPlaneError
 
 if TYPE_CHECKING:
+    from agentflow.agents.runs import Runs
     from dataplane.store import DataPlane
 
 KEPT = 16
@@ -33,6 +34,7 @@ log = logging.getLogger("acu.data")
 
 class DataJobs:
     """`plane` and `library` open them if they are not open, and raise DataUnavailable; `status` tells how it is, open or not.
+    `runs` are the daemon's, which end where their tenant is erased.
 
     Damaged files that only reading them shows are told of as jobs have found them, until a deep verify finds others.
 
@@ -45,8 +47,11 @@ class DataJobs:
         status: Callable[[], dict[str, Any]],
         library: LibrarySource | None = None,
         counted_s: float = COUNTED_S,
+        *,
+        runs: Runs | None = None,
     ) -> None:
         self._plane = plane
+        self._runs = runs
         self._library = library
         self._status = status
         self._counted_s = counted_s
@@ -107,7 +112,7 @@ class DataJobs:
         try:
             from acu.datawork import damaged_in, perform  # the archive and Parquet with it, only when there is a job
 
-            result = await perform(plane, work, told, self._library)
+            result = await perform(plane, work, told, self._library, self._runs)
         except (DataPlaneError, AgentFlowError) as error:
             self._end(job_id, error=str(error))
         except asyncio.CancelledError:

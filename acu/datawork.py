@@ -16,6 +16,7 @@ import msgspec
 
 from acu.http.library import LibrarySource
 from acu.http.wire.data import ArchiveBody, BackupBody, DataWork, EraseBody, VerifyBody
+from agentflow.agents.archive import HOUSE as AGENTS_HOUSE
 from agentflow.errors import AgentFlowError
 from agentflow.library.erased import count_anew
 from agentflow.library.filestore import listed
@@ -23,6 +24,7 @@ from agentflow.library.records import HOUSE, Records
 from agentflow.library.refusals import DataUnavailable, NotStored
 from agentflow.library.shelf import Changes, Shelves
 from agentflow.library.values import PageRequest
+from agentflow.tools.handles import erase_folder
 from dataplane.care import inspection as care
 from dataplane.care.erasure import absence, erase, measure
 from dataplane.cold.tier import cold_folder, default_cold_folder
@@ -30,11 +32,13 @@ from dataplane.cold.uploads import waiting, wrong
 from dataplane.errors import DataPlaneError, InvalidInput, NotFound
 
 if TYPE_CHECKING:
+    from agentflow.agents.runs import Runs
     from agentflow.library.library import Library
     from dataplane.cold.archive_export import ArchiveReport
     from dataplane.store import DataPlane
 
 UPLOADS = "library/files"
+RESULTS = "results"
 UPLOADS_STAY = (
     "Of files in this vector store these chunks are gone, and their usage is less (a file without any is failed). The uploaded "
     "files still have the words: delete them too, for a file that is attached again has all its chunks again."
@@ -43,12 +47,16 @@ ROW_IDS = "A file in a vector store has the rows FILE_ID#0, FILE_ID#1 and so on.
 Told = Callable[[str, int, int], None]
 
 
-async def perform(plane: DataPlane, work: DataWork, told: Told, library: LibrarySource | None = None) -> dict[str, Any]:
+async def perform(
+    plane: DataPlane, work: DataWork, told: Told, library: LibrarySource | None = None, runs: Runs | None = None
+) -> dict[str, Any]:
     """Do it, and return what came of it. `told` hears of stages, also from other threads.
 
-    `library` gives the library that is open over the data plane, if one may be. Raises DataPlaneError, AgentFlowError.
+    `library` gives the library that is open over the data plane, if one may be; `runs` are those of a daemon.
+    Raises DataPlaneError, AgentFlowError.
     """
-    plane.state.rosters = ((HOUSE, "tenant"),)  # where the library lists tenants: erasing one removes it there
+    # Where the library and the agents list tenants: erasing one removes it there.
+    plane.state.rosters = ((HOUSE, "tenant"), (AGENTS_HOUSE, "tenant"))
     if plane.cold.uploads is None:  # the library is not open
         plane.cold.uploads = partial(listed, plane.state)
     if isinstance(work, VerifyBody):
@@ -77,7 +85,7 @@ async def perform(plane: DataPlane, work: DataWork, told: Told, library: Library
             "manifest": report.manifest,
             "where": plane.cold.status().where,
         }
-    return await _erased(plane, work, told, library)
+    return await _erased(plane, work, told, library, runs)
 
 
 def damaged_in(result: dict[str, Any]) -> list[str]:
@@ -108,12 +116,15 @@ async def uploads(plane: DataPlane) -> dict[str, int] | None:
     }
 
 
-async def _erased(plane: DataPlane, work: EraseBody, told: Told, library: LibrarySource | None) -> dict[str, Any]:
+async def _erased(
+    plane: DataPlane, work: EraseBody, told: Told, library: LibrarySource | None, runs: Runs | None
+) -> dict[str, Any]:
     """The receipt. Raises NotFound where there was nothing, also nothing in the archive."""
     before = await measure(plane, work.tenant, work.collection)
     if not before.known:
         raise await absence(plane, work.tenant, work.collection)
-    async with _emptied(library if work.collection is None else None, work.tenant, told):
+    whole = work.collection is None
+    async with _emptied(library if whole else None, work.tenant, told), _runs_ended(plane, work.tenant, runs, whole):
         receipt = _plain(await erase(plane, work.tenant, work.collection, work.ids, progress=told, before=before))
     try:
         changed = work.ids and await _counted_anew(plane, library, work)
@@ -127,6 +138,20 @@ async def _erased(plane: DataPlane, work: EraseBody, told: Told, library: Librar
             f"none of these ids is a row of the collection {work.collection!r}: nothing was erased. {ROW_IDS}"
         )
     return receipt
+
+
+@contextlib.asynccontextmanager
+async def _runs_ended(plane: DataPlane, tenant: str, runs: Runs | None, whole: bool) -> AsyncIterator[None]:
+    """End a tenant's runs and remove its tools' results, where the whole tenant is erased; no run of it begins within."""
+    if not whole:
+        yield
+        return
+    await asyncio.to_thread(erase_folder, plane.folder / RESULTS, tenant)
+    if runs is None:
+        yield
+        return
+    async with runs.closed(tenant):
+        yield
 
 
 @contextlib.asynccontextmanager

@@ -50,16 +50,15 @@ class Archive:
 
     def __init__(self, state: StateStore) -> None:
         self.state = state
-        self._known: set[str] = set()
 
     async def open(self, tenant: str, run: RunRecord) -> journal.StoredJournal:
         """Note that a run begins, and return where its events are kept."""
         with translated():
-            noting = [self.state.put(tenant, "open_run", run.id, b""), self._put(tenant, run)]
-            if tenant not in self._known:
-                noting.append(self.state.put(HOUSE, "tenant", tenant, b""))
-            await asyncio.gather(*noting)  # one fsync for all
-        self._known.add(tenant)
+            await asyncio.gather(  # one fsync for all; the tenant each time, since it may have been erased meanwhile
+                self.state.put(HOUSE, "tenant", tenant, b""),
+                self.state.put(tenant, "open_run", run.id, b""),
+                self._put(tenant, run),
+            )
         return journal.StoredJournal(self.state, tenant, run.id)
 
     async def close(self, tenant: str, run: RunRecord) -> None:

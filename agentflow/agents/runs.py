@@ -12,7 +12,8 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from agentflow.agents.archive import Archive, RunRecord
@@ -96,6 +97,7 @@ class Runs:
         self._opening = asyncio.Lock()
         self._going: dict[tuple[str, str], Going] = {}  # by tenant and id
         self._stopping: Draining | None = None
+        self._closed: set[str] = set()  # tenants that are being erased
         self._guides = Guides(agency.agents, agency.toolbox, embed)
         self._own: list[asyncio.Task[None]] = []
 
@@ -118,6 +120,8 @@ class Runs:
 
     async def begin(self, request: ChatRequest, asked: Asked) -> Going:
         """A run of an agent, or of a plain model: one answer. Returns once it is under way. Raises InvalidRequest, Refused."""
+        if request.caller.tenant in self._closed:
+            raise DataUnavailable("What this tenant has stored is being erased.", retry_after_s=5.0)
         if request.model.startswith(PREFIX):
             return await self._begin(request, asked)
         return await self._begin_answer(request, asked)
@@ -199,6 +203,18 @@ class Runs:
             raise InvalidRequest(f"The call {given.call_id[:64]!r} does not wait for approval. {told}", param="call_id")
         await going.live.tell(given)
         return True
+
+    @asynccontextmanager
+    async def closed(self, tenant: str) -> AsyncIterator[None]:
+        """End all of a tenant's runs, remove its tools' results, and begin none of it within: for erasing it."""
+        self._closed.add(tenant)
+        try:
+            for run_id in self.ids(tenant):
+                await self.cancel(tenant, run_id)
+            await self._agency.toolbox.erase(tenant)
+            yield
+        finally:
+            self._closed.discard(tenant)
 
     # Beginning
 

@@ -276,6 +276,11 @@ class HandleStore:
             raise ToolFailed(f"The result has {size:,} bytes; at most {most:,} are kept. Ask the tool for less.")
 
 
+def erase_folder(folder: Path, tenant: str) -> None:
+    """Remove all of a tenant from the folder of a store that is not open. Blocks."""
+    shutil.rmtree(folder / _hashed(tenant), ignore_errors=True)
+
+
 def _hashed(name: str) -> str:
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 

@@ -149,6 +149,10 @@ class Toolbox:
             raise UnknownTool(f"There is no tool {name[:64]!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
         return place
 
+    async def erase(self, tenant: str) -> None:
+        """Remove what is kept of a tenant's results. After its runs have ended."""
+        await self._handles.erase(tenant)
+
     # Before the call
 
     def prepare(self, tenant: str, name: str, arguments: str) -> Prepared:
