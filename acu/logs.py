@@ -23,7 +23,17 @@ from typing import Any, Literal
 STDERR = 2
 QUEUE_RECORDS = 10_000
 STOP_TIMEOUT_S = 2.0
-QUIET = ("asyncio", "aiohttp.access", "urllib3", "filelock", "huggingface_hub")  # informative only from warnings up
+QUIET = (
+    "aiohttp.access",
+    "asyncio",
+    "client",
+    "filelock",
+    "httpcore2",
+    "httpx2",
+    "huggingface_hub",
+    "mcp",
+    "urllib3",
+)  # informative only from warnings up
 
 
 class LogThread(logging.Handler):

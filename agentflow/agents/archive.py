@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from agentflow.agents import journal, record
+from agentflow.agents import journal
 from agentflow.agents.record import Event, RunEnd
 from agentflow.events import Usage
 from agentflow.library.planeerrors import translated
@@ -90,9 +90,7 @@ class Archive:
 
     async def events_page(self, tenant: str, run_id: str, after: int, limit: int) -> list[tuple[int, Event]]:
         """At most `limit` (up to 1000) of a run's events with numbers above `after`. An empty page is the end."""
-        with translated():
-            page = await self.state.read(tenant, journal.stream_name(run_id), after=after, limit=limit)
-        return [(number, record.decode(each.payload)) for number, each in page]
+        return await journal.page(self.state, tenant, run_id, after, limit)
 
     async def page(self, tenant: str, after: str | None, limit: int) -> list[RunRecord]:
         """A tenant's runs whose ids come after `after`, the newest first. An empty page is the end."""
@@ -108,8 +106,8 @@ class Archive:
 
     async def delete(self, tenant: str, run_id: str) -> bool:
         """Remove a run that is closed; False if there is none."""
+        dropped = await journal.remove(self.state, tenant, run_id)
         with translated():
-            dropped = await self.state.drop_stream(tenant, journal.stream_name(run_id))
             return await self.state.delete(tenant, "run", run_id) or dropped
 
     async def _put(self, tenant: str, run: RunRecord) -> int:

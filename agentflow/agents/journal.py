@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
+
 from agentflow.agents import record
 from agentflow.agents.record import Event
 from agentflow.library.planeerrors import translated
+from agentflow.library.refusals import DataDamaged
 from dataplane import EventRecord, StateStore
 
 PAGE = 500
+LONGEST = 512 << 10  # bytes of one event in a log
+PARTS = "run_part"
+ELSEWHERE = "@"  # what the kind of an event begins with whose payload names a part
 
 
 class Journal(Protocol):
@@ -36,30 +42,65 @@ class MemoryJournal:
 
 
 class StoredJournal:
-    """The log `run/ID` of a tenant. Durable before `append` returns."""
+    """The log `run/ID` of a tenant. Durable before `append` returns.
+
+    An event that is longer than a log takes at once (the conversation of a whole book) lies in a record of the kind
+    `run_part`, which is durable before the log names it.
+    """
 
     def __init__(self, state: StateStore, tenant: str, run_id: str, last: int = 0) -> None:
         self._state = state
         self._tenant = tenant
-        self._stream = stream_name(run_id)
+        self._run_id = run_id
         self._last = last
 
     async def append(self, events: Sequence[Event]) -> int:
         """As Journal.append."""
-        records = [EventRecord(_kind(event), event.at, record.encode(event)) for event in events]
+        stream = stream_name(self._run_id)
         with translated():
-            self._last = await self._state.append(self._tenant, self._stream, records, expected_last=self._last)
+            records = [await self._record(event, place) for place, event in enumerate(events, self._last + 1)]
+            self._last = await self._state.append(self._tenant, stream, records, expected_last=self._last)
         return self._last
+
+    async def _record(self, event: Event, place: int) -> EventRecord:
+        kind, payload = str(event.__struct_config__.tag), record.encode(event)
+        if len(payload) <= LONGEST:
+            return EventRecord(kind, event.at, payload)
+        name = f"{self._run_id}/{place}"
+        await self._state.put(self._tenant, PARTS, name, payload)
+        return EventRecord(ELSEWHERE + kind, event.at, name.encode())
+
+
+async def page(state: StateStore, tenant: str, run_id: str, after: int, limit: int = PAGE) -> list[tuple[int, Event]]:
+    """At most `limit` (up to 1000) of a run's events with numbers above `after`, in order. An empty page is the end.
+
+    Raises Refused, and DataDamaged for an event that cannot be read.
+    """
+    with translated():
+        found = await state.read(tenant, stream_name(run_id), after=after, limit=limit)
+        payloads = [await _payload(state, tenant, each) for _, each in found]
+    try:
+        return [(number, record.decode(payload)) for (number, _), payload in zip(found, payloads, strict=True)]
+    except msgspec.MsgspecError as error:
+        raise DataDamaged(f"the log of {run_id} cannot be read: {error}") from error
 
 
 async def stored(state: StateStore, tenant: str, run_id: str, after: int = 0) -> list[tuple[int, Event]]:
-    """All events of a stored run with numbers above `after`, in order; none for a run that is not there."""
+    """All events of a stored run with numbers above `after`, in order; none for a run that is not there. Raises as `page`."""
     found: list[tuple[int, Event]] = []
-    with translated():
-        while page := await state.read(tenant, stream_name(run_id), after=after, limit=PAGE):
-            found += [(number, record.decode(each.payload)) for number, each in page]
-            after = page[-1][0]
+    while more := await page(state, tenant, run_id, after):
+        found += more
+        after = more[-1][0]
     return found
+
+
+async def remove(state: StateStore, tenant: str, run_id: str) -> bool:
+    """Remove a run's log; False if there is none. Raises Refused."""
+    with translated():
+        dropped = await state.drop_stream(tenant, stream_name(run_id))
+        for name, _ in await state.scan(tenant, PARTS, prefix=f"{run_id}/", limit=PAGE):
+            await state.delete(tenant, PARTS, name)
+    return dropped
 
 
 def stream_name(run_id: str) -> str:
@@ -67,5 +108,8 @@ def stream_name(run_id: str) -> str:
     return f"run/{run_id}"
 
 
-def _kind(event: Event) -> str:
-    return str(event.__struct_config__.tag)
+async def _payload(state: StateStore, tenant: str, stored: EventRecord) -> bytes:
+    if not stored.kind.startswith(ELSEWHERE):
+        return stored.payload
+    part = await state.get(tenant, PARTS, stored.payload.decode())
+    return b"" if part is None else part.value

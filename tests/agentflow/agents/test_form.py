@@ -56,7 +56,7 @@ def test_phrases_are_words_that_stand_together_as_they_are_written() -> None:
 
 
 def test_chinese_phrases_are_characters_that_stand_together() -> None:
-    found = form.phrases("上海明天怎么样？")
+    found = form.phrases("上海明天怎么样？")  # noqa: RUF001 - as people write it
     assert {"上海", "明天", "上海明天怎么样"} <= set(found)
     assert "？" not in "".join(found)  # noqa: RUF001 - a Chinese question mark
     assert {"巴黎", "12月24日"} <= set(form.phrases("巴黎12月24日几点天黑"))

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from agentflow.agents.archive import Archive
 from agentflow.agents.journal import MemoryJournal, StoredJournal, stored
 from agentflow.agents.live import LiveRun
 from agentflow.agents.record import Began, Ended, Event, Said, StepBegan
 from agentflow.events import TextDelta
-from agentflow.library.refusals import DataUnavailable
-from dataplane import DataPlane, DataPlaneConfig
+from agentflow.library.refusals import DataDamaged, DataUnavailable
+from agentflow.messages import Message
+from dataplane import DataPlane, DataPlaneConfig, EventRecord
 
 BEGAN = Began(agent="a", model="m", messages=(), prompt=[1])
 STEP = StepBegan(step=0, model="m")
@@ -100,6 +102,30 @@ async def test_a_stored_run_is_read_back_as_it_was_told(tmp_path: Path) -> None:
     again = LiveRun("run_1", "acme", StoredJournal(plane.state, "acme", "run_1", last=3), [event for _, event in kept])
     await again.tell(END)
     assert again.progress.said == [1]
+    await plane.close()
+
+
+async def test_an_event_that_is_longer_than_a_log_takes_is_stored_and_removed_with_the_run(tmp_path: Path) -> None:
+    plane = await DataPlane.open(DataPlaneConfig(path=str(tmp_path / "data"), hot_layer_mem_mb=64))
+    book = Began(agent="a", model="m", messages=(Message("user", "x" * 3_000_000),), prompt=[*range(300_000)])
+    live = LiveRun("run_1", "acme", StoredJournal(plane.state, "acme", "run_1"))
+    await live.tell(book)
+    await live.tell(STEP, said("Hi"))
+    kept = [event for _, event in await stored(plane.state, "acme", "run_1")]
+    assert [event async for _, event in _first(live, 3)] == kept
+    archive = Archive(plane.state)
+    assert (await archive.events_page("acme", "run_1", 0, 1))[0][1] == kept[0]
+    assert await archive.delete("acme", "run_1")
+    assert await stored(plane.state, "acme", "run_1") == []
+    assert await plane.state.scan("acme", "run_part") == []
+    await plane.close()
+
+
+async def test_an_event_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    plane = await DataPlane.open(DataPlaneConfig(path=str(tmp_path / "data"), hot_layer_mem_mb=64))
+    await plane.state.append("acme", "run/run_1", [EventRecord("said", 0, b"\x00")])
+    with pytest.raises(DataDamaged, match="the log of run_1 cannot be read"):
+        await stored(plane.state, "acme", "run_1")
     await plane.close()
 
 

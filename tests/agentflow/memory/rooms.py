@@ -30,7 +30,7 @@ from agentflow.tools.tool import Tool
 from agentflow.tools.toolbox import Toolbox
 from dataplane import DataPlane, DataPlaneConfig, StateStore
 
-RECALL_MS = 5_000.0  # so long that a busy machine changes nothing
+RECALL_MS = 10_000.0  # so long that a busy machine changes nothing
 REMEMBERS = MemoryConfig(recall=True, recall_ms=RECALL_MS, remember="turns")
 AGENTS = {
     "a": AgentConfig(memory=REMEMBERS, instructions="You are kind."),
@@ -38,7 +38,7 @@ AGENTS = {
     "deaf": AgentConfig(),
 }
 EMBED = "bytes-embed"
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Room:
@@ -84,7 +84,7 @@ class Room:
 
     async def found(self, text: str, name: str = "a", tenant: str = "acme", most: int = 10) -> tuple[Memory, ...]:
         """What a search of a memory finds."""
-        findings: Findings = await self.memories.search(tenant, name, Wanted(text, most, RECALL_MS / 1000))
+        findings: Findings = await self.memories.search(tenant, name, Wanted(text, most, PATIENCE_S))
         return findings.memories
 
     def keeping(self, tenant: str, run_id: str) -> Keeping | None:
