@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
 from agentflow.agents import record
-from agentflow.agents.record import Event
+from agentflow.agents.record import Event, Resumed, StepBegan, StepEnded
 from agentflow.library.planeerrors import translated
 from agentflow.library.refusals import DataDamaged
 from dataplane import EventRecord, StateStore
@@ -16,6 +16,7 @@ from dataplane import EventRecord, StateStore
 PAGE = 500
 LONGEST = 512 << 10  # bytes of one event in a log
 PARTS = "run_part"
+UNSEEN = StepBegan | StepEnded | Resumed
 ELSEWHERE = "@"  # what the kind of an event begins with whose payload names a part
 
 
@@ -42,7 +43,10 @@ class MemoryJournal:
 
 
 class StoredJournal:
-    """The log `run/ID` of a tenant. Durable before `append` returns.
+    """The log `run/ID` of a tenant. Durable before `append` returns, but for what nobody can see yet.
+
+    That a step begins or ends has no effect until something is said or called, whose durable append has all before it in it: so
+    it is visible at once, and durable with the next event that is.
 
     An event that is longer than a log takes at once (the conversation of a whole book) lies in a record of the kind
     `run_part`, which is durable before the log names it.
@@ -59,8 +63,12 @@ class StoredJournal:
         stream = stream_name(self._run_id)
         with translated():
             records = [await self._record(event, place) for place, event in enumerate(events, self._last + 1)]
-            self._last = await self._state.append(self._tenant, stream, records, expected_last=self._last)
-        return self._last
+            wait: Literal["visible", "durable"] = (
+                "visible" if all(isinstance(event, UNSEEN) for event in events) else "durable"
+            )
+            last = await self._state.append(self._tenant, stream, records, expected_last=self._last, wait=wait)
+        self._last = last
+        return last
 
     async def _record(self, event: Event, place: int) -> EventRecord:
         kind, payload = str(event.__struct_config__.tag), record.encode(event)

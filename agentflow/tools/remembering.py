@@ -107,7 +107,7 @@ class MemoryWrite:
             "required": ["text"],
             "additionalProperties": False,
         },
-        timeout_s=10.0,
+        timeout_s=30.0,
         idempotent=True,
         examples=(
             "remember that I am allergic to nuts",

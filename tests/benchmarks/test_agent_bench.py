@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +30,21 @@ from benchmarks.report import NotMeasured
 from benchmarks.routing import Label, Labelled
 from benchmarks.serving import MODEL
 from benchmarks.tapped import TappedEngine
+from benchmarks.vectorpeers import Peer, started
+
+FRAMEWORKS = """
+import sys
+import time
+import psutil
+from benchmarks.commands import answer_commands
+class Frameworks:
+    def answer(self, way, question, texts):
+        deadline = time.monotonic() + 10  # a signal takes a moment
+        while psutil.Process(int(sys.argv[1])).status() != psutil.STATUS_STOPPED:
+            assert time.monotonic() < deadline
+        return {"seconds": 7.0, "text": texts[-1], "calls": texts[0].count("<tool_call>") or 2}
+answer_commands(Frameworks())
+"""
 
 
 class ScriptedHost(Host):
@@ -50,6 +68,14 @@ class ScriptedHost(Host):
 def bench(tmp_path: Path) -> AgentBench:
     return AgentBench(folder=tmp_path, smollm2=tmp_path, peers_python=tmp_path / "none", rounds=1, mixed=(0.3, 0.1, 0.05),
                       ways=agentspeed.LOOPS)  # fmt: skip
+
+
+@pytest.fixture
+def acu() -> Iterator[subprocess.Popen[bytes]]:
+    """What stands for ACU's process, which here is the test's own."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
 
 
 @pytest.fixture
@@ -147,9 +173,26 @@ async def test_an_answer_is_timed_on_every_way_beside_its_ideal(bench: AgentBenc
     assert figures["ideal_s:mixed"][0] >= 0.3
     assert 0 < figures["overlap_efficiency"][0] <= 1.001
     assert figures["sequential_s:mixed"][0] > 0.45
-    assert figures["vs_parallel_of_ideal"][0] == pytest.approx(figures["overlap_efficiency"][0])
+    assert figures["vs_parallel"][0] / figures["ideal_vs_parallel"][0] == pytest.approx(
+        figures["overlap_efficiency"][0]
+    )
     assert "overlap_efficiency" in agent.tables(bench)
     assert json.loads(agent.one_line(bench))["vs_sequential"] == figures["vs_sequential"][0]
+
+
+async def test_frameworks_are_asked_for_the_same_answer_while_acu_is_stopped(
+    bench: AgentBench, host: AgentHost, acu: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    folder = tmp_path / "frameworks"
+    folder.mkdir()
+    host.server.process = acu
+    peer = Peer("the frameworks", folder, [sys.executable, "-c", FRAMEWORKS, str(acu.pid)])
+    bench = replace(bench, ways=("langgraph",))
+    with started([peer]):
+        await agentspeed.Speed(bench, host, peer).measure()
+        with pytest.raises(NotMeasured, match="2 calls of 3"):
+            agentspeed.Speed(bench, host, peer)._ask_framework("langgraph", CLOSING, 3)
+    assert bench.figures["langgraph_s:mixed"] == [7.0]
 
 
 async def test_tools_begin_after_their_braces(bench: AgentBench, host: AgentHost) -> None:
@@ -203,4 +246,4 @@ def test_the_tools_are_there_and_a_page_is_as_long_as_it_says() -> None:
 def test_every_figure_of_the_table_is_one_that_is_measured() -> None:
     assert agent.parse(["--short"]).short
     assert CLOSING.endswith(".")
-    assert set(agent.GOALS) >= {f"vs_{way}_of_ideal" for way in agent.WAYS}
+    assert set(agent.GOALS) >= {f"vs_{way}" for way in agent.WAYS}

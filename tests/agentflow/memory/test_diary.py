@@ -78,14 +78,16 @@ async def hang(folder: Path) -> None:
     await worker
 
 
-async def test_a_page_survives_a_kill_and_is_written_by_the_next_process(tmp_path: Path) -> None:
-    program = (
-        f"import asyncio, pathlib; from {__name__} import hang; asyncio.run(hang(pathlib.Path({str(tmp_path)!r})))"
-    )
+def kill_in_the_middle(folder: Path) -> None:
+    program = f"import asyncio, pathlib; from {__name__} import hang; asyncio.run(hang(pathlib.Path({str(folder)!r})))"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert await asyncio.to_thread(process.stdout.readline) == "promised\n"
+        assert process.stdout.readline() == "promised\n"
         os.kill(process.pid, signal.SIGKILL)
+
+
+async def test_a_page_survives_a_kill_and_is_written_by_the_next_process(tmp_path: Path) -> None:
+    await asyncio.to_thread(kill_in_the_middle, tmp_path)
     plane = await DataPlane.open(config(tmp_path))
     try:
         diary, memories = diary_on(plane, Words(away=2))
