@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
@@ -11,6 +12,8 @@ from acu.client import Client
 from acu.errors import ApiError, UnknownAnswer
 
 PATH = "/v1/chat/completions"
+AGENT = "agent/"  # what a model's name begins with that is an agent's
+SHOWN = 200  # characters of a tool's arguments or result
 MAX_TOKENS = 1024  # a small model may repeat itself until its context ends, which takes minutes
 
 
@@ -18,12 +21,17 @@ class Settings(Struct, frozen=True):
     """What every request of the conversation asks for.
 
     A temperature of None leaves it to the daemon. With `max_tokens` of None an answer has MAX_TOKENS, or what is left of the
-    model's context if that is less.
+    model's context if that is less; an agent's has what its own limits give.
     """
 
     model: str
     temperature: float | None = None
     max_tokens: int | None = None
+
+    @property
+    def is_agent(self) -> bool:
+        """Whether an agent answers."""
+        return self.model.startswith(AGENT)
 
 
 class Cut(Struct, frozen=True):
@@ -60,21 +68,38 @@ class Conversation:
 
 
 class Printer:
-    """Writes an answer to standard output as it comes, and keeps it. Ends the line, also of a broken answer."""
+    """Writes an answer to standard output as it comes, and keeps it. Ends the line, also of a broken answer.
 
-    def __init__(self) -> None:
+    `tell` says what is not part of the answer: what an agent's tools do.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
         self.text = ""
+        self._tell = tell
+        self._in_line = False
 
     def write(self, piece: str) -> None:
         """More of the answer."""
+        if not piece:
+            return
         self.text += piece
+        self._in_line = not piece.endswith("\n")
         sys.stdout.write(visible(piece))
         sys.stdout.flush()
 
+    def beside(self, text: str) -> None:
+        """Something beside the answer. On a terminal it has a line of its own; elsewhere the answer stays as it is."""
+        if self._in_line and sys.stdout.isatty():
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+            self._in_line = False
+        self._tell(text)
+
     def end(self) -> None:
         """The answer is over."""
-        if not self.text.endswith("\n"):
+        if self._in_line:
             sys.stdout.write("\n")
+            self._in_line = False
         sys.stdout.flush()
 
 
@@ -93,6 +118,8 @@ def answer(client: Client, settings: Settings, messages: list[dict[str, str]], p
     body: dict[str, Any] = {"model": settings.model, "messages": messages, "stream": True}
     if settings.temperature is not None:
         body["temperature"] = settings.temperature
+    if settings.is_agent:
+        return _agent_answer(client, settings, body, printer)
     limit = settings.max_tokens or MAX_TOKENS
     cut = Cut(f"cut at {limit} tokens; --max-tokens allows more", may_go_on=True)
     try:
@@ -106,12 +133,23 @@ def answer(client: Client, settings: Settings, messages: list[dict[str, str]], p
     return cut if reason == "length" else None
 
 
+def _agent_answer(client: Client, settings: Settings, body: dict[str, Any], printer: Printer) -> Cut | None:
+    """As `answer`. Its limits are in the agent's configuration."""
+    body["stream_options"] = {"include_acu_events": True}
+    if settings.max_tokens is not None:
+        body["max_completion_tokens"] = settings.max_tokens
+    reason = stream(client, body, printer)
+    return Cut("cut at a limit of the agent's; `acu runs` shows which", may_go_on=True) if reason == "length" else None
+
+
 def stream(client: Client, body: dict[str, Any], printer: Printer) -> str:
     """Stream the answer to one request into the printer. Returns its finish reason. Raises as `answer` does."""
     reason = ""
     with client.stream(PATH, body) as response:
         try:
             for event in response.events():
+                if "acu" in event:
+                    printer.beside(activity_of(event["acu"]))
                 for choice in event.get("choices", ()):
                     printer.write(piece_of(choice))
                     reason = str(choice.get("finish_reason") or reason)
@@ -127,6 +165,22 @@ def piece_of(choice: Any) -> str:
         return str(choice["delta"].get("content") or "")
     except (LookupError, TypeError, AttributeError) as error:
         raise UnknownAnswer(PATH) from error
+
+
+def activity_of(told: Any) -> str:
+    """What an agent's tool does, in a line. Raises UnknownAnswer."""
+    try:
+        if told["type"] == "tool.started":
+            return f"-> {told['name']} {_line(str(told['arguments']))}"
+        return f"<- {'error: ' if told.get('is_error') else ''}{_line(str(told['output']))}"
+    except (LookupError, TypeError, AttributeError) as error:
+        raise UnknownAnswer(PATH) from error
+
+
+def _line(text: str) -> str:
+    """The beginning of a text, in one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN else f"{line[:SHOWN]}\u2026"
 
 
 def explain(error: ApiError) -> str:

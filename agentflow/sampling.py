@@ -19,10 +19,15 @@ FIELDS = SamplingConfig.__struct_fields__
 
 def settled(*sources: SamplingConfig) -> Sampling:
     """The defaults that `sources` make, the most important of them first."""
-    wanted = given(merged(*sources))
+    return overlaid(merged(*sources), Sampling())
+
+
+def overlaid(source: SamplingConfig, on: Sampling) -> Sampling:
+    """`on`, with what `source` says over it."""
+    wanted = given(source)
     if "top_k" in wanted:
         wanted["top_k"] = plain_top_k(wanted["top_k"])
-    return replace(Sampling(), **wanted)
+    return replace(on, **wanted)
 
 
 def plain_top_k(given: int) -> int:

@@ -41,6 +41,7 @@ from agentflow.model import Model, ServedModel
 from agentflow.plan import Plan, check_alternatives, check_token_ids, next_seed, tool_use
 from agentflow.responses.responses import Responses
 from agentflow.run import Run, RunStatus
+from agentflow.sampling import overlaid
 from agentflow.scheduler import Scheduler, Seat
 from agentflow.speaker import Speaker
 from agentflow.status import Capacity, ServiceStatus
@@ -339,7 +340,12 @@ class Service:
     # Seeing
 
     def sampling_defaults(self, model: str) -> Sampling:
-        """What a request to `model` (a name or an alias) gets that leaves its sampling open; OpenAI's if unknown."""
+        """What a request to `model` gets that leaves its sampling open: the model's (by any of its names), or the agent's over
+        its model's; OpenAI's if unknown.
+        """
+        agent = self._agents.agents.get(model.removeprefix(AGENT_PREFIX)) if self._agents is not None else None
+        if agent is not None and model.startswith(AGENT_PREFIX):
+            return overlaid(agent.sampling, self.sampling_defaults(agent.model))
         found = self._names.get(model)
         return found.served.sampling if found is not None else Sampling()
 

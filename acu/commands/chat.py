@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from acu.chat import MAX_TOKENS, Conversation, Printer, Settings, answer, explain
+from acu.chat import AGENT, MAX_TOKENS, Conversation, Printer, Settings, answer, explain
 from acu.client import Client
 from acu.commands import exits
 from acu.commands.options import add_target_options, target_of
@@ -22,7 +22,7 @@ READY_TIMEOUT_S = 10.0  # /readyz answers at once, however busy the engines are
 LIMIT = f"longest answer in tokens; default: {MAX_TOKENS}, or what is left of the model's context if that is less"
 HELP = """\
 /system TEXT   set the system message (no TEXT: remove it) and begin anew
-/model NAME    talk to another model (no NAME: list them)
+/model NAME    talk to another model, or to an agent as agent/NAME (no NAME: list the models)
 /clear         begin anew
 /help          this
 /quit          leave (so does ctrl-D)
@@ -34,14 +34,16 @@ def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "chat",
         help="talk to a model",
-        description="Talk to a served model. Without a terminal, each line of the input is a message.",
+        description="Talk to a served model, or to an agent. Without a terminal, each line of the input is a message.",
         epilog=HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add_target_options(parser)
     parser.add_argument("--once", metavar="TEXT", help="answer this and exit; `-` reads it from standard input")
-    parser.add_argument("--model", metavar="NAME", default="large", help="name or alias of the model (default: large)")
+    who = parser.add_mutually_exclusive_group()
+    who.add_argument("--model", metavar="NAME", default="large", help="name or alias of the model (default: large)")
+    who.add_argument("--agent", metavar="NAME", help="talk to an agent; what its tools do is shown beside its answer")
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--temperature", metavar="T", type=float, help="0 is deterministic; default: the model's")
     parser.add_argument("--max-tokens", metavar="N", type=count, help=LIMIT)
@@ -59,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
     """One answer, or a conversation until the input ends. Raises DaemonUnreachable, ApiError."""
     target = target_of(args)
     client = Client(target)
-    settings = Settings(model=args.model, temperature=args.temperature, max_tokens=args.max_tokens)
+    model = args.model if args.agent is None else AGENT + args.agent
+    settings = Settings(model=model, temperature=args.temperature, max_tokens=args.max_tokens)
     conversation = Conversation(args.system)
     wait_until_ready(Client(target, READY_TIMEOUT_S), wait=not args.no_wait)
     if args.once is not None:
@@ -74,7 +77,7 @@ def once(client: Client, settings: Settings, conversation: Conversation, text: s
     if not message:
         raise AcuError("there is no text to answer: `acu chat --once TEXT`, or `-` and text on standard input")
     try:
-        cut = answer(client, settings, conversation.with_user(message), Printer())
+        cut = answer(client, settings, conversation.with_user(message), Printer(aside))
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     if cut:
@@ -145,7 +148,7 @@ class Chat:
                 self._say(line)
 
     def _say(self, text: str) -> None:
-        printer = Printer()
+        printer = Printer(self._reader.note)
         try:
             cut = answer(self._client, self._settings, self._conversation.with_user(text), printer)
             if cut:
@@ -187,7 +190,7 @@ class Chat:
         if not name:
             self._reader.note(f"served: {', '.join(known)}; now: {self._settings.model}")
             return
-        if name not in known:
+        if name not in known and not name.startswith(AGENT):  # of an agent that is not there the daemon tells
             self._failed = True  # what follows in a pipe goes to a model that was not meant
             self._reader.note(f"{name} is not served; served: {', '.join(known)}; now: {self._settings.model}")
             return

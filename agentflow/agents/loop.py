@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -148,7 +148,8 @@ class AgentLoop:
                 reason = delta.finish_reason or reason
                 if self._progress.paused and delta.finish_reason is None:
                     return
-        self._start(await self._live.tell(*(held or ()), _measured(utterance, reason)), calls)
+        whole = [_joined(held)] if held else []
+        self._start(await self._live.tell(*whole, _measured(utterance, reason)), calls)
 
     def _whole(self) -> int:
         """How many of the step's tokens are whole characters: a part of one has no text yet, and nobody has seen it."""
@@ -241,6 +242,11 @@ class AgentLoop:
 
     async def _end(self, end: RunEnd, why: str, error: str | None = None) -> None:
         await self._live.tell(Ended(end=end, why=why, error=error))
+
+
+def _joined(said: Sequence[Said]) -> Said:
+    """All of it as one."""
+    return Said(ids=[token for each in said for token in each.ids], text="".join(each.text for each in said))
 
 
 def _first(error: Exception) -> Exception:

@@ -24,7 +24,7 @@ from agentflow.agents.record import Began, Recalled, Routed, StepBegan
 from agentflow.memory.memories import Memory
 from agentflow.memory.recall import Recall
 from agentflow.memory.recollection import reminded
-from agentflow.messages import Message, Sampling, Tool
+from agentflow.messages import Message, Sampling
 from agentflow.router import Turn
 from agentflow.speaker import Speaker
 
@@ -122,7 +122,7 @@ class Planner:
         if progress.routed is None or progress.routed.route != "extract":
             return None
         tool = next(tool for tool in _began(progress).tools if tool.name == progress.forced)
-        return form.sampling(Tool(tool.name, tool.description, tool.parameters))
+        return form.sampling(tool, _began(progress).messages)
 
 
 def _began(progress: Progress) -> Began:

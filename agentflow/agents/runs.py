@@ -101,6 +101,11 @@ class Runs:
         self._guides = Guides(agency.agents, agency.toolbox, embed)
         self._own: list[asyncio.Task[None]] = []
 
+    @property
+    def agents(self) -> Mapping[str, AgentConfig]:
+        """The agents, by their names."""
+        return self._agency.agents
+
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Runs may begin, in `tasks`."""
         self._tasks = tasks

@@ -18,8 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from acu.chat import Conversation, visible
+from acu.chat import Conversation, activity_of, visible
 from acu.commands.chat import loading_stage, loading_text
+from acu.errors import UnknownAnswer
 from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu, until
 
 PROMPT = "\x1b[?2004h"  # bracketed paste is switched on: the line editor listens
@@ -144,6 +145,49 @@ def test_a_daemon_that_goes_away_in_an_answer_is_told(running: RunningDaemon) ->
     assert process.returncode == 3
     assert "daemon" in errors
     assert errors.count("\n") == 1
+
+
+CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "6*7"}}</tool_call>'
+AGENTS = {"agents": {"desk": {"tools": ["calculator"], "routing": False}}}
+AGENT_SCRIPT = {
+    "rules": [
+        {"match": "<tool_response>", "within": "prompt", "answer": "It is 42."},
+        {"match": "^sum$", "answer": f"Let me see. {CALL}"},
+        {"match": "^hello$", "answer": "Hi."},
+    ]
+}
+
+
+def test_an_agents_answer_is_on_standard_output_and_what_its_tools_do_is_beside_it(daemon: DaemonFactory) -> None:
+    running = daemon(AGENTS, script=AGENT_SCRIPT)
+    done = chat(running, "--agent", "desk", "--once", "sum")
+    assert (done.returncode, done.stdout) == (0, "Let me see. \n\nIt is 42.\n")
+    assert done.stderr == '-> calculator {"expression": "6*7"}\n<- 42\n'
+    assert chat(running, "--model", "agent/desk", "--once", "hello").stdout == "Hi.\n"
+    done = chat(running, stdin="/model agent/desk\nhello\n")
+    assert (done.stdout, done.stderr) == ("Hi.\n", "talking to agent/desk\n")
+
+
+def test_an_agent_that_is_not_there_is_told_with_those_that_are(daemon: DaemonFactory, running: RunningDaemon) -> None:
+    done = chat(daemon(AGENTS), "--agent", "desc", "--once", "x")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("acu: There is no agent 'desc'.")
+    assert "agent/desk" in done.stderr
+    done = chat(running, "--agent", "desk", "--once", "x")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert chat(running, "--agent", "desk", "--model", "large", "--once", "x").returncode == 2
+
+
+def test_what_an_agents_tool_does_is_one_line() -> None:
+    begun = {"type": "tool.started", "call_id": "c", "name": "find", "arguments": '{"what":\n "x"}'}
+    assert activity_of(begun) == '-> find {"what": "x"}'
+    ended = {"type": "tool.ended", "call_id": "c", "name": "find", "output": "a\nb " + "c" * 1000}
+    assert activity_of(ended) == f"<- a b {'c' * 196}\u2026"
+    assert activity_of(ended | {"output": "no such day", "is_error": True}) == "<- error: no such day"
+    malformed: tuple[object, ...] = (None, {}, [], "x", {"type": "tool.started"})
+    for wrong in malformed:
+        with pytest.raises(UnknownAnswer):
+            activity_of(wrong)
 
 
 class Terminal:

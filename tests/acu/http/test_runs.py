@@ -275,6 +275,14 @@ async def test_a_call_that_waits_for_a_person_gets_its_word(
     assert refused(await web.post(path, json=word)) == (409, "run_over")
 
 
+async def test_agents_are_listed_with_the_models(web: httpx2.AsyncClient) -> None:
+    listed = {model["id"]: model for model in (await web.get("/v1/models")).json()["data"]}
+    assert {"agent/desk", "agent/other"} <= listed.keys()
+    assert listed["agent/desk"]["root"] == listed["large"]["root"]
+    assert (await web.get("/v1/models/agent/desk")).json() == listed["agent/desk"]
+    assert (await web.get("/v1/models/agent/nobody")).status_code == 404
+
+
 async def test_a_run_is_cancelled_once_however_often_it_is_asked(desk: Desk, web: httpx2.AsyncClient) -> None:
     run_id = await desk.begin("wait")
     await desk.waiting()

@@ -12,6 +12,7 @@ import pytest
 
 from agentflow.agents.config import AgentConfig, AgentLimits
 from agentflow.agents.record import Added, ApprovalGiven, Paused, Unpaused
+from agentflow.config import SamplingConfig
 from agentflow.errors import InvalidRequest, SequenceFailed, UnknownModel
 from agentflow.events import ChoiceFinished, Event, ToolEnded, ToolStarted
 from agentflow.messages import Message, Sampling, Tool
@@ -291,6 +292,13 @@ async def test_a_result_that_grew_old_while_the_run_stood_still_is_fetched_again
         await it.service.agents.tell("default", run_id, Unpaused())
         assert text_of(await _all(stream)) == "As I read it."
         assert calls == made
+
+
+async def test_an_agent_s_own_sampling_lies_over_its_model_s(tmp_path: Path) -> None:
+    agent = AgentConfig(sampling=SamplingConfig(temperature=0.1, top_k=-1))
+    async with benched(tmp_path, {}, [], agent) as it:
+        assert it.service.sampling_defaults("agent/a") == Sampling(temperature=0.1)
+        assert it.service.sampling_defaults("agent/b") == Sampling()
 
 
 async def test_a_message_in_mid_flight_is_read_with_the_next_step(tmp_path: Path) -> None:

@@ -1,0 +1,97 @@
+"""The agents and tools of a configuration: what is wrong with them refuses the start, and says where."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acu.agency import AgencyRoom
+from acu.config import AcuConfig, load
+from acu.errors import StartRefused
+from dataplane import DataPlane
+
+ENVIRON = {"PATH": os.defpath}
+TOOLS = '''
+from agentflow.tools.function import tool
+
+@tool
+def greet(name: str) -> str:
+    """Greets."""
+    return "Hello, " + name
+'''
+
+
+async def no_plane() -> DataPlane:
+    raise AssertionError("nothing is stored here")
+
+
+def configured(folder: Path, **sections: Any) -> AcuConfig:
+    """A configuration file with these sections, read as the daemon reads it."""
+    models = {"large": {"model": "scripted", "engine": "scripted"}, "small": {"model": "tiny", "engine": "scripted"}}
+    document = {"data_plane": {"path": str(folder / "data")}, "models": models, **sections}
+    file = folder / "acu.yaml"
+    file.write_text(json.dumps(document))
+    return load({**ENVIRON, "HOME": str(folder)}, file=file, gpu_present=False).config
+
+
+async def test_agents_get_the_tools_that_they_name_and_the_small_model_that_is_there(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(TOOLS)
+    config = configured(
+        tmp_path,
+        tools={"python": {"mine": {"module": "mine.py", "warm": 1}}, "installed": False},
+        agents={"desk": {"tools": ["greet", "calc*"]}},
+    )
+    room = await AgencyRoom.open(config, ENVIRON, no_plane)
+    try:
+        agency = room.agency
+        assert agency.agents["desk"].small_model == "small"
+        assert {tool.name for tool in agency.toolbox.offered(agency.agents["desk"].tools)} == {"greet", "calculator"}
+    finally:
+        await room.close()
+
+
+async def test_without_agents_nothing_is_made(tmp_path: Path) -> None:
+    room = await AgencyRoom.open(configured(tmp_path), ENVIRON, no_plane)
+    await room.close()
+    assert room.agency.agents == {}
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        (
+            {"agents": {"desk": {"tools": ["calculater"]}}},
+            r"agents\.desk\.tools: There is no tool 'calculater'\. Did you mean 'calculator'\?",
+        ),
+        (
+            {"agents": {"desk": {}}, "tools": {"python": {"mine": {"module": "nowhere.py"}}}},
+            r"(?s)tools\.python\.mine: .*nowhere\.py",
+        ),
+        (
+            {"agents": {"desk": {}}, "tools": {"http": {"shop": {"document": "shop.yaml", "url": "https://x.test"}}}},
+            r"tools\.http\.shop\.document: .*/shop\.yaml cannot be read: No such file",
+        ),
+    ],
+)
+async def test_what_is_wrong_refuses_the_start(tmp_path: Path, sections: dict[str, Any], told: str) -> None:
+    with pytest.raises(StartRefused, match=told):
+        await AgencyRoom.open(configured(tmp_path, **sections), ENVIRON, no_plane)
+
+
+@pytest.mark.parametrize(("content", "told"), [("{[", "neither JSON nor YAML"), ("[1]", "is no OpenAPI document")])
+async def test_a_document_that_is_none_is_told(tmp_path: Path, content: str, told: str) -> None:
+    (tmp_path / "shop.yaml").write_text(content)
+    sections = {"agents": {"desk": {}}, "tools": {"http": {"shop": {"document": "shop.yaml", "url": "https://x.test"}}}}
+    with pytest.raises(StartRefused, match=told):
+        await AgencyRoom.open(configured(tmp_path, **sections), ENVIRON, no_plane)
+
+
+@pytest.mark.parametrize("field", ["model", "small_model"])
+def test_an_agent_s_models_must_be_served_and_must_speak(tmp_path: Path, field: str) -> None:
+    with pytest.raises(Exception, match=rf"agents\.desk\.{field}: 'hugh' is not served; models that are: .*large"):
+        configured(tmp_path, agents={"desk": {field: "hugh"}})

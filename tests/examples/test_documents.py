@@ -1,0 +1,59 @@
+"""The documents' assistant: its search, its sections, and one question in a daemon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from acu.config import load
+from tests.acu.running import DaemonFactory, acu
+from tests.examples.loading import EXAMPLES, served, tools_of
+
+TOOLS = tools_of("documents")
+
+
+@pytest.mark.parametrize(
+    ("query", "place"),
+    [
+        ("How do I stop the daemon?", "starting: Stopping"),
+        ("Which languages does the small model speak?", "models: Languages"),
+        ("where are models stored", "starting: Where models and data are stored"),
+        ("certificates", "security: Beyond this machine"),
+        ("怎么停止服务", "中文: 停止服务"),
+        ("文档里关于密钥是怎么写的", "中文: 密钥"),
+    ],
+)
+def test_a_search_finds_the_section_that_answers(query: str, place: str) -> None:
+    assert TOOLS["search_documents"](query).startswith(f"{place}. ")
+
+
+@pytest.mark.parametrize("query", ["xyzzy", "", "the", '"; DROP xyzzy --', "NEAR(", "\x00", "*"])
+def test_what_no_document_has_is_said_whatever_is_asked(query: str) -> None:
+    assert TOOLS["search_documents"](query).startswith("The documents say nothing about ")
+
+
+def test_a_section_is_read_whole_by_its_name_or_by_words_of_it() -> None:
+    text = TOOLS["read_section"]("models: languages")
+    assert text.startswith("models: Languages\n\nThe small model SmolLM2 speaks English only.")
+    assert TOOLS["read_section"]("languages of the small model") == text
+    assert TOOLS["read_section"]("xyzzy") == "There is no section 'xyzzy'. Search for it."
+
+
+def test_its_configuration_is_valid(clean_environ: dict[str, str]) -> None:
+    loaded = load(clean_environ, file=EXAMPLES / "documents" / "acu.yaml", gpu_present=False)
+    assert set(loaded.config.agents["documents"].tools) == set(TOOLS)
+
+
+def test_a_question_is_looked_up_in_a_daemon(daemon: DaemonFactory, tmp_path: Path) -> None:
+    script = {
+        "rules": [
+            {"match": "starting: Stopping", "within": "prompt", "answer": "Use --stop."},
+            {"match": "^How do I stop the daemon", "answer": '{"query": "How do I stop the daemon?"}'},
+        ]
+    }
+    running = daemon(served("documents", tmp_path / "data"), script=script)
+    words = ("--socket", str(running.socket), "--agent", "documents", "--once", "How do I stop the daemon?")
+    done = acu("chat", *words, environ=running.environ)
+    assert (done.returncode, done.stdout) == (0, "Use --stop.\n")
+    assert done.stderr.startswith('-> search_documents {"query": "How do I stop the daemon?"}\n<- starting: Stopping. ')

@@ -1,0 +1,167 @@
+"""The travel desk: its tables, its sun, what it reads out of people's words, and one question in a daemon."""
+
+# ruff: noqa: RUF001 - Chinese has its own punctuation
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from acu.config import load
+from tests.acu.running import DaemonFactory, acu
+from tests.examples.loading import EXAMPLES, module_of, served, tools_of
+
+TOOLS = tools_of("travel")
+DAYS = module_of("travel", "days")
+MEASURES = module_of("travel", "measures")
+PLACES = module_of("travel", "places")
+SUNLIGHT = module_of("travel", "sunlight")
+TODAY = date(2026, 11, 30)  # a Monday
+
+
+@pytest.mark.parametrize(
+    ("city", "day", "rise", "down"),
+    [
+        ("London", date(2024, 6, 21), "04:43", "21:21"),  # as almanacs have them
+        ("New York", date(2024, 12, 21), "07:17", "16:32"),
+        ("Sydney", date(2024, 12, 21), "05:41", "20:05"),
+    ],
+)
+def test_the_sun_rises_and_sets_within_two_minutes_of_what_almanacs_say(
+    city: str, day: date, rise: str, down: str
+) -> None:
+    place = PLACES.city_of(city)
+    for computed, said in zip(SUNLIGHT.sun(place.latitude, place.longitude, day), (rise, down), strict=True):
+        published = datetime.fromisoformat(f"{day} {said}").replace(tzinfo=place.zone)
+        assert abs(computed - published) <= timedelta(minutes=2)
+
+
+def test_where_the_sun_does_not_set_there_are_no_times() -> None:
+    assert SUNLIGHT.sun(78.2, 15.6, date(2024, 6, 21)) is None
+    assert SUNLIGHT.sun(78.2, 15.6, date(2024, 12, 21)) is None
+
+
+def test_a_city_is_found_by_all_its_names_alone_and_among_other_words() -> None:
+    for said in ("Shanghai", "shanghai, China", " SHANGHAI ", "上海", "上海市", "上海明天", "in Shanghai"):
+        assert PLACES.city_of(said).name == "Shanghai", said
+    assert PLACES.city_of("東京").name == "Tokyo"
+    assert PLACES.city_of("NYC").zone == ZoneInfo("America/New_York")
+    assert PLACES.city_of("xi'an").name == PLACES.city_of("Xian").name == "Xi'an"
+    assert PLACES.city_of("LA").name == "Los Angeles"
+    for said in ("La Paz", "Atlantis", "", "?", "\ud800"):
+        assert PLACES.city_of(said) is None, said
+
+
+def test_every_city_has_twelve_months_that_can_be() -> None:
+    assert {city.name for city in PLACES.cities().values()} == set(PLACES.normals())
+    for city, months in PLACES.normals().items():
+        assert len(months) == 12, city
+        assert all(-40 < month.low < month.high < 50 and 0 <= month.rain < 1000 for month in months), city
+
+
+@pytest.mark.parametrize(
+    ("said", "day"),
+    [
+        ("today", TODAY),
+        ("tomorrow", date(2026, 12, 1)),
+        ("the day after tomorrow", date(2026, 12, 2)),
+        ("明天", date(2026, 12, 1)),
+        ("后天", date(2026, 12, 2)),
+        ("大后天", date(2026, 12, 3)),
+        ("今晚", TODAY),
+        ("Friday", date(2026, 12, 4)),
+        ("周五", date(2026, 12, 4)),
+        ("this weekend", date(2026, 12, 5)),
+        ("2027-02-03", date(2027, 2, 3)),
+        ("24 December", date(2026, 12, 24)),
+        ("June 21st", date(2027, 6, 21)),
+        ("12月24日", date(2026, 12, 24)),
+        ("in January", date(2027, 1, 15)),
+        ("31 February", TODAY),
+        ("whenever", TODAY),
+        ("", TODAY),
+    ],
+)
+def test_days_are_read_as_people_say_them(said: str, day: date) -> None:
+    assert DAYS.day_of(said, TODAY) == day
+
+
+def test_the_weather_is_the_months_and_says_that_it_is_no_forecast() -> None:
+    assert TOOLS["weather"]("Shanghai", "2027-01-15") == (
+        "Shanghai, Friday 15 January 2027: usually 9 °C by day and 3 °C at night, about 68 mm of rain in January. "
+        "This is the usual climate, not a forecast."
+    )
+    assert TOOLS["weather"]("上海", "2027-01-15") == (
+        "上海2027年1月15日星期五：通常白天9℃，夜间3℃，1月降水约68毫米。这是气候平均值，不是预报。"
+    )
+    assert TOOLS["weather"]("Atlantis", "today").startswith("Atlantis: no data.")
+    assert TOOLS["weather"]("亚特兰蒂斯", "今天").startswith("亚特兰蒂斯：没有资料。")
+
+
+def test_sun_and_time_are_told_in_the_citys_own_time() -> None:
+    assert TOOLS["sun_times"]("London", "2027-06-21").endswith("sets at 21:21 local time; the day is 16 h 39 min long.")
+    assert "日出" in TOOLS["sun_times"]("北京", "今天")
+    assert TOOLS["city_time"]("Tokyo").endswith("(UTC+0900).")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("How much is 40 euros in yen?", "40 EUR is about 6,917.65 JPY (rounded rates of mid-2025)."),
+        ("300美元等于多少人民币？", "300 USD 约合 2,151.00 CNY（2025年年中的大致汇率）。"),
+        ("How many Mexican pesos do I get for 20 dollars?", "20 USD is about 376.00 MXN (rounded rates of mid-2025)."),
+        ("$40 in yen", "40 USD is about 5,880.00 JPY (rounded rates of mid-2025)."),
+        ("the rate of the franc to the dollar", "1 CHF is about 1.25 USD (rounded rates of mid-2025)."),
+        ("100 kroner", "Name an amount and two currencies that I know, such as 40 euros in yen."),
+        ("一百块", "请说出金额和两种货币，例如：300美元等于多少人民币。"),
+    ],
+)
+def test_money_is_converted_by_the_dated_table(said: str, told: str) -> None:
+    assert TOOLS["convert_currency"](said) == told
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("How many kilometres are 26 miles?", "26 mi is 41.8429 km."),
+        ("Convert 98 Fahrenheit to Celsius", "98 °F is 36.6667 °C."),
+        ("-40 °C in °F", "-40 °C is -40 °F."),
+        ("把华氏90度换成摄氏度", "90 °F 等于 32.2222 °C。"),
+        ("10英里等于多少公里？", "10 mi 等于 16.0934 km。"),
+        ("5 in to cm", "5 in is 12.7 cm."),
+        ("60 mph in km/h", "60 mph is 96.5606 km/h."),
+        ("How many litres in a gallon?", "1 gal is 3.78541 l."),
+        ("1,200 m in km", "1,200 m is 1.2 km."),
+        ("3 kg in miles", "kg is a unit of weight, and mi one of length."),
+        ("3 parsecs", "Name a number and two units that I know, such as 26 miles in kilometres."),
+        ("", "Name a number and two units that I know, such as 26 miles in kilometres."),
+    ],
+)
+def test_units_are_converted_whichever_way_it_is_asked(said: str, told: str) -> None:
+    assert TOOLS["convert_units"](said) == told
+
+
+def test_its_configuration_is_valid(clean_environ: dict[str, str]) -> None:
+    loaded = load(clean_environ, file=EXAMPLES / "travel" / "acu.yaml", gpu_present=False)
+    assert set(loaded.config.agents["travel"].tools) == set(TOOLS)
+
+
+def test_a_question_is_answered_in_a_daemon_and_the_chat_shows_what_the_tool_did(
+    daemon: DaemonFactory, tmp_path: Path
+) -> None:
+    script = {
+        "rules": [
+            {"match": "Rome, .*not a forecast", "within": "prompt", "answer": "In Rome it is mild."},
+            {"match": "^weather in Rome on 15 May", "answer": '{"city": "Rome", "day": "15 May"}'},
+        ]
+    }
+    running = daemon(served("travel", tmp_path / "data"), script=script)
+    words = ("--socket", str(running.socket), "--agent", "travel", "--once", "weather in Rome on 15 May")
+    done = acu("chat", *words, environ=running.environ)
+    assert (done.returncode, done.stdout) == (0, "In Rome it is mild.\n")
+    started, ended = done.stderr.splitlines()
+    assert started == '-> weather {"city": "Rome", "day": "15 May"}'
+    assert ended.startswith("<- Rome, ")
+    assert "usually 24 °C by day and 13 °C at night" in ended
