@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 from msgspec.structs import replace
 
-from acu.config import AcuConfig
+from acu.config import AcuConfig, model_role
 from acu.errors import StartRefused
 from acu.refusals import Refusals
 from agentflow.errors import AgentFlowError, Draining
 
 if TYPE_CHECKING:
-    from agentflow.agents.runs import Agency
+    from acu.data import Data
+    from agentflow.agents.agency import Agency
+    from agentflow.agents.config import AgentConfig
+    from agentflow.library.library import Library
+    from agentflow.memory.agentmemory import AgentMemory, Keeping
+    from agentflow.memory.memories import Memories
     from agentflow.service import Service
     from agentflow.tools.config import ToolsConfig
     from agentflow.tools.suite import ToolSuite
+    from agentflow.tools.tool import Tool
     from agentflow.tools.toolbox import Toolbox
     from dataplane import DataPlane, StateStore
 
@@ -28,6 +34,33 @@ RESULTS = "results"  # as acu/datawork.py erases it
 RETRY_S = 5.0
 
 _log = logging.getLogger("acu.agency")
+
+
+class Later:
+    """What agents' tools need of the daemon's other parts, which are made after them: set `data` and `service`."""
+
+    data: Data
+    service: Service
+
+    async def plane(self) -> DataPlane:
+        """The data plane, opened if it is not. Raises DataUnavailable."""
+        return await self.data.opened()
+
+    async def state(self) -> StateStore:
+        """The data plane's state. Raises DataUnavailable."""
+        return (await self.plane()).state
+
+    async def library(self) -> Library:
+        """The library, opened if it is not. Raises DataUnavailable."""
+        return await self.data.library()
+
+    async def embed(self, tenant: str, texts: Sequence[str], background: bool) -> Any:
+        """Vectors as the library makes them. Raises DataUnavailable, and what an embedder does."""
+        return await (await self.data.embedder()).embed(tenant, texts, background=background)
+
+    def keeping(self, tenant: str, run_id: str) -> Keeping | None:
+        """How the memory of a run's agent is kept."""
+        return self.service.agents.keeping(tenant, run_id)
 
 
 class AgencyRoom:
@@ -40,38 +73,32 @@ class AgencyRoom:
         self._resuming: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(
-        cls, config: AcuConfig, environ: Mapping[str, str], plane: Callable[[], Awaitable[DataPlane]]
-    ) -> AgencyRoom:
-        """`plane` opens the data plane. Raises StartRefused."""
-        from agentflow.agents.runs import Agency
+    async def open(cls, config: AcuConfig, environ: Mapping[str, str], later: Later) -> AgencyRoom:
+        """Raises StartRefused."""
+        from agentflow.agents.agency import Agency
         from agentflow.tools.suite import ToolSuite
-
-        async def state() -> StateStore:
-            return (await plane()).state
 
         folder = Path(config.data_plane.path) / RESULTS
         if not config.agents:  # nothing is opened, nor made, for a daemon that only answers
-            return cls(Agency({}, ToolSuite(config.tools, folder, {}).toolbox, state), None, folder.parent)
+            return cls(Agency({}, ToolSuite(config.tools, folder, {}).toolbox, later.state), None, folder.parent)
+        small = "small" if "small" in config.models else None
+        agents = {name: replace(agent, small_model=agent.small_model or small) for name, agent in config.agents.items()}
+        memories = _memories(config, later)
         try:
             documents = await asyncio.to_thread(_documents, config.tools)
-            suite = await ToolSuite.open(config.tools, folder, environ, documents=documents)
+            own = _own_tools(config, memories, later)
+            suite = await ToolSuite.open(config.tools, folder, environ, own=own, documents=documents)
         except OSError as error:
             raise StartRefused(f"data_plane.path: {folder} cannot be used for tools' results: {error}") from error
         except AgentFlowError as error:
             raise StartRefused(str(error)) from error
-        refusals = Refusals()
-        for name, agent in config.agents.items():
-            with refusals.noted():
-                _check_tools(name, agent.tools, suite.toolbox)
         try:
-            refusals.tell()
+            _check_tools(agents, suite.toolbox)
         except StartRefused:
             await suite.close()
             raise
-        small = "small" if "small" in config.models else None
-        agents = {name: replace(agent, small_model=agent.small_model or small) for name, agent in config.agents.items()}
-        return cls(Agency(agents, suite.toolbox, state), suite, folder.parent)
+        memory = None if memories is None else _memory(agents, suite.toolbox, memories, later)
+        return cls(Agency(agents, suite.toolbox, later.state, memory=memory), suite, folder.parent)
 
     def start(self, tasks: asyncio.TaskGroup, service: Service) -> None:
         """Reach the MCP servers, and take up the runs that an earlier daemon left open, in `tasks`; returns at once."""
@@ -119,9 +146,44 @@ def _documents(config: ToolsConfig) -> dict[str, Any]:
     return found
 
 
-def _check_tools(agent: str, names: tuple[str, ...], toolbox: Toolbox) -> None:
-    """Whether an agent's tools are there. Raises StartRefused."""
-    try:
-        toolbox.offered(names)
-    except AgentFlowError as error:
-        raise StartRefused(f"agents.{agent}.tools: {error}") from error
+def _memories(config: AcuConfig, later: Later) -> Memories | None:
+    """Where agents remember; None without a model that makes embeddings."""
+    from agentflow.memory.memories import Memories
+
+    embeds = any(model_role(key, model) == "embed" for key, model in config.models.items())
+    return Memories(later.plane, later.embed) if embeds else None
+
+
+def _own_tools(config: AcuConfig, memories: Memories | None, later: Later) -> tuple[Tool, ...]:
+    """The tools of memory and of files, of which some agent names one: `*` alone means those that were configured."""
+    from agentflow.tools.filesearch import FileSearch
+    from agentflow.tools.remembering import remembering_tools
+
+    if memories is None:
+        return ()
+    named = {name for agent in config.agents.values() for name in agent.tools}
+    tools = (*remembering_tools(memories, later.keeping), FileSearch(later.library))
+    return tuple(tool for tool in tools if tool.spec.name in named or f"{tool.spec.name.partition('_')[0]}_*" in named)
+
+
+def _memory(
+    agents: Mapping[str, AgentConfig], toolbox: Toolbox, memories: Memories, later: Later
+) -> AgentMemory | None:
+    """The memory of agents, where one has any."""
+    from agentflow.memory.agentmemory import AgentMemory
+
+    if all(not agent.memory.recall and agent.memory.remember == "none" for agent in agents.values()):
+        return None
+    return AgentMemory(agents, toolbox.specs(), memories, later.state)
+
+
+def _check_tools(agents: Mapping[str, AgentConfig], toolbox: Toolbox) -> None:
+    """Whether the agents' tools are there. Raises StartRefused, with all that are not."""
+    refusals = Refusals()
+    for name, agent in agents.items():
+        with refusals.noted():
+            try:
+                toolbox.offered(agent.tools)
+            except AgentFlowError as error:
+                raise StartRefused(f"agents.{name}.tools: {error}") from error
+    refusals.tell()

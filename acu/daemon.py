@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from acu import __version__, descriptors, reloading, sockets, systemd
-from acu.agency import AgencyRoom
+from acu.agency import AgencyRoom, Later
 from acu.config import AcuConfig, LoadedConfig
 from acu.data import Data
 from acu.errors import StartRefused
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from agentflow.engine.supervisor import Supervisor
     from agentflow.service import Service
     from agentflow.status import ServiceStatus
-    from dataplane import DataPlane
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 HANDLED_SIGNALS = (*STOP_SIGNALS, signal.SIGHUP)
@@ -175,15 +174,13 @@ class Daemon:
             dropped_audits=lambda: 0 if audit is None else audit.dropped,
             tracing=self._tracing,
         )
-
-        async def plane() -> DataPlane:
-            return await data.opened()
-
-        room = await AgencyRoom.open(config, self._ground.environ, plane)
+        later = Later()
+        room = await AgencyRoom.open(config, self._ground.environ, later)
         models, agency = tuple(map(build, self._ground.plans)), room.agency._replace(watcher=telemetry.on_part)
         service = Service(models, config.scheduler, telemetry.on_run_end, log_engine, agency)
         embedder = next((plan.names[0] for plan in self._ground.plans if plan.role == "embed"), None)
         self._data = data = Data(config, service, embedder)
+        later.data, later.service = data, service
         jobs = DataJobs(data.opened, data.status, data.library, runs=service.agents)
         telemetry.watch_data(lambda: None if data.plane is None else data.plane.status())
         face = Face(self._settings, service, self._keys, self._hooks(telemetry, jobs), data.library)

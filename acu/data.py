@@ -58,6 +58,7 @@ class Data:
         self.plane: DataPlane | None = None
         self._extractor: Extractor | None = None
         self._library: Library | None = None
+        self._embeds: Embedder | None = None
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Begin to open what is there already; returns at once."""
@@ -87,6 +88,12 @@ class Data:
                 retry_after_s=math.inf,
             )
         raise DataUnavailable(f"The data plane is not available: {self.failure}", retry_after_s=RETRY_S)
+
+    async def embedder(self) -> Embedder:
+        """What makes the library's vectors, opened if it is not. Raises DataUnavailable."""
+        await self.library()
+        assert self._embeds is not None
+        return self._embeds
 
     async def _open(self) -> None:
         """Open data plane and library; what fails is noted."""
@@ -140,11 +147,12 @@ class Data:
         special = len(tokenizer.encode("", add_special_tokens=True))
         prompts = await asyncio.to_thread(self._prompts, embedder)
         self._extractor = self._extractor or extractor_kind()
+        self._embeds = embedder_kind(self._service, embedder, tokenizer.spans, special, prompts)
         library = await library_kind.open(
             self.plane,
             self.plane.state,
             self._folder / "library",
-            embedder_kind(self._service, embedder, tokenizer.spans, special, prompts),
+            self._embeds,
             self._extractor,
             self._config.library,
         )

@@ -24,8 +24,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from agentflow.agents.runs import PREFIX as AGENT_PREFIX
-from agentflow.agents.runs import Agency, Runs
+from agentflow.agents.agency import PREFIX as AGENT_PREFIX
+from agentflow.agents.agency import Agency
+from agentflow.agents.beginnings import Beginnings
+from agentflow.agents.runs import Runs
 from agentflow.config import SchedulerConfig
 from agentflow.encoding import Encoding
 from agentflow.engine.supervisor import Supervisor, SupervisorLimits
@@ -74,18 +76,11 @@ class Service:
         self._stopping = asyncio.Event()
         self._models = [self._model(served) for served in models]
         self._names = {name: model for model in self._models for name in (model.served.name, *model.served.aliases)}
-        embeds = any(model.served.role == "embed" for model in self._models)
-        self._agents = (
-            None
-            if agency is None
-            else Runs(
-                agency,
-                self._speaker,
-                config.deadline_s,
-                self._encoding.check_grammar,
-                self._embed_texts if embeds else None,
-            )
-        )
+        self._agents: Runs | None = None
+        if agency is not None:
+            embed = self._embed_texts if any(model.served.role == "embed" for model in self._models) else None
+            check = self._encoding.check_grammar
+            self._agents = Runs(agency, Beginnings(agency, self._speaker, config.deadline_s, check, embed))
         self._responses = None if self._agents is None else Responses(self._agents)
 
     def _model(self, served: ServedModel) -> Model:

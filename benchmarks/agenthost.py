@@ -26,8 +26,8 @@ from acu.http.server import make_runner
 from acu.http.settings import HttpSettings
 from acu.pulse import settle_memory
 from acu.served import machine_facts
+from agentflow.agents.agency import Agency
 from agentflow.agents.config import AgentConfig, AgentLimits
-from agentflow.agents.runs import Agency
 from agentflow.config import ModelConfig, SchedulerConfig
 from agentflow.engine.protocol import Engine
 from agentflow.engine.vllm.engine import VllmEngine

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentflow.agents.agency import Agency
 from agentflow.agents.config import AgentConfig, AgentLimits
-from agentflow.agents.runs import Agency
 from agentflow.config import ModelConfig, SchedulerConfig
 from agentflow.engine.protocol import Delta, EngineInfo, EngineStats, GenerateRequest, StartProgress
 from agentflow.errors import EngineDied, EngineFailure

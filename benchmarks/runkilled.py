@@ -18,10 +18,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from agentflow.agents.agency import Agency
 from agentflow.agents.config import AgentConfig
 from agentflow.agents.journal import StoredJournal
 from agentflow.agents.record import Event
-from agentflow.agents.runs import Agency
 from agentflow.config import ModelConfig, SchedulerConfig
 from agentflow.engine.script import Rule, Script
 from agentflow.engine.scripted import ScriptedEngine

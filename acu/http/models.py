@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from acu.http.exchange import Exchange
 from acu.http.route import Answer, Route
 from acu.http.wire.responses import Model, ModelList
-from agentflow.agents.runs import PREFIX
+from agentflow.agents.agency import PREFIX
 from agentflow.errors import UnknownModel
 from agentflow.service import Service
 from agentflow.status import ModelStatus

@@ -21,6 +21,7 @@ from agentflow.agents.record import (
     CallStarted,
     Ended,
     Event,
+    Recalled,
     Resumed,
     Routed,
     RunEnd,
@@ -99,7 +100,10 @@ class PauseAccount(Struct, frozen=True, kw_only=True):
 
 
 class RunAccount(Struct, frozen=True, kw_only=True):
-    """A run. `as_of`: until when the account tells of it; `last`: the number of the last event that it tells of."""
+    """A run. `as_of`: until when the account tells of it; `last`: the number of the last event that it tells of.
+
+    `recalled`: what its model was reminded of, and what was left out.
+    """
 
     id: str
     agent: str
@@ -115,6 +119,7 @@ class RunAccount(Struct, frozen=True, kw_only=True):
     steps: tuple[StepAccount, ...]
     messages: tuple[MessageAccount, ...]
     pauses: tuple[PauseAccount, ...]
+    recalled: Recalled | None = None
 
 
 class RunSummary(Struct, frozen=True, kw_only=True):
@@ -297,6 +302,7 @@ class _Accountant:
             steps=tuple(step.account() for step in self._steps),
             messages=tuple(self._messages),
             pauses=(*self._pauses, *still),
+            recalled=progress.recalled,
         )
 
 

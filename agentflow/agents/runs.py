@@ -7,64 +7,32 @@ stores ends with the one stream that it was begun for.
 from __future__ import annotations
 
 import asyncio
-import difflib
 import logging
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+from agentflow.agents.agency import Agency, Asked
 from agentflow.agents.archive import Archive, RunRecord
-from agentflow.agents.config import AgentConfig, AgentLimits
-from agentflow.agents.guide import Embed, Guides
-from agentflow.agents.instructions import instructed
+from agentflow.agents.beginnings import Beginnings
+from agentflow.agents.config import AgentConfig
 from agentflow.agents.journal import MemoryJournal, StoredJournal
 from agentflow.agents.live import LiveRun
 from agentflow.agents.loop import AgentLoop, Terms
-from agentflow.agents.planner import Cast, Planner
-from agentflow.agents.record import ANY_TOOL, Added, ApprovalGiven, Began, Ended, Paused, Unpaused
+from agentflow.agents.planner import Planner
+from agentflow.agents.record import Added, ApprovalGiven, Began, Ended, Paused, Unpaused
 from agentflow.agents.stream import AgentStream
 from agentflow.agents.toolwork import ToolWork
-from agentflow.agents.watch import Watcher
-from agentflow.errors import AgentFlowError, Draining, InvalidRequest, UnknownModel
+from agentflow.errors import AgentFlowError, Draining, InvalidRequest
 from agentflow.library.refusals import DataDamaged, DataUnavailable
-from agentflow.memory.agentmemory import AgentMemory, Keeping
-from agentflow.messages import Caller, ChatRequest, Structured
-from agentflow.plan import tool_use
-from agentflow.speaker import Speaker
-from agentflow.tools.toolbox import Toolbox
-from dataplane import StateStore
+from agentflow.memory.agentmemory import Keeping
+from agentflow.messages import ChatRequest
 
 _log = logging.getLogger(__name__)
 _LAST_MS = (1 << 48) - 1  # of time as run ids have it
-_ONE_ANSWER = AgentConfig(limits=AgentLimits(steps=1, tokens=1 << 31, wall_s=86_400.0))
-"""How a plain model goes about an answer."""
-PREFIX = "agent/"
-"""What a model's name begins with that is an agent's."""
-
-
-class Agency(NamedTuple):
-    """The agents of a configuration by their names, everything that they may call, and where runs are stored (None: nowhere).
-
-    `state` opens the data plane if it is not; it raises Refused. `watcher` hears how runs get on; `memory`: what
-    the agents remember (None: nothing).
-    """
-
-    agents: Mapping[str, AgentConfig]
-    toolbox: Toolbox
-    state: Callable[[], Awaitable[StateStore]] | None = None
-    watcher: Watcher | None = None
-    memory: AgentMemory | None = None
-
-
-class Asked(NamedTuple):
-    """What a run is begun with besides the conversation. As in Began; `instructions` stand behind the agent's own."""
-
-    run_id: str
-    instructions: str = ""
-    max_calls: int | None = None
 
 
 class Going(NamedTuple):
@@ -75,30 +43,17 @@ class Going(NamedTuple):
 
 
 class Runs:
-    """Lives on the event loop. `speaker` gives a model by its name, once it is loaded, until a moment of time.monotonic().
+    """Lives on the event loop."""
 
-    `check` raises InvalidRequest for a form that no answer can be made to have; `embed`: see guide.Guide.
-    """
-
-    def __init__(
-        self,
-        agency: Agency,
-        speaker: Callable[[str, float], Awaitable[Speaker]],
-        deadline_s: float,
-        check: Callable[[Structured | None], Awaitable[None]],
-        embed: Embed | None = None,
-    ) -> None:
+    def __init__(self, agency: Agency, beginnings: Beginnings) -> None:
         self._agency = agency
-        self._speaker = speaker
-        self._check = check
-        self._deadline_s = deadline_s
+        self._beginnings = beginnings
         self._tasks: asyncio.TaskGroup | None = None
         self._archive: Archive | None = None
         self._opening = asyncio.Lock()
         self._going: dict[tuple[str, str], Going] = {}  # by tenant and id
         self._stopping: Draining | None = None
         self._closed: set[str] = set()  # tenants that are being erased
-        self._guides = Guides(agency.agents, agency.toolbox, embed)
         self._own: list[asyncio.Task[None]] = []
 
     @property
@@ -109,7 +64,7 @@ class Runs:
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Runs may begin, in `tasks`."""
         self._tasks = tasks
-        self._guides.start(tasks)
+        self._beginnings.start(tasks)
         if self._agency.memory is not None:
             self._own.append(tasks.create_task(self._agency.memory.diary.run()))
 
@@ -127,9 +82,9 @@ class Runs:
         """A run of an agent, or of a plain model: one answer. Returns once it is under way. Raises InvalidRequest, Refused."""
         if request.caller.tenant in self._closed:
             raise DataUnavailable("What this tenant has stored is being erased.", retry_after_s=5.0)
-        if request.model.startswith(PREFIX):
-            return await self._begin(request, asked)
-        return await self._begin_answer(request, asked)
+        beginning = await self._beginnings.of(request, asked)
+        live = await self._opened(beginning.began, asked.run_id, request.caller.tenant, stored=request.store)
+        return await self._set_going(live, beginning.planner, beginning.terms)
 
     async def resume(self) -> int:
         """Take up every stored run that is open, and return how many there were. Raises Refused, DataDamaged.
@@ -223,59 +178,6 @@ class Runs:
 
     # Beginning
 
-    async def _begin(self, request: ChatRequest, asked: Asked) -> Going:
-        name = request.model.removeprefix(PREFIX)
-        agent = self._agent(name)
-        _check_agents(request)
-        deadline_s = self._deadline_s if request.deadline_s is None else request.deadline_s
-        speaker = await self._speaker(agent.model, time.monotonic() + deadline_s)
-        tools = self._agency.toolbox.offered(agent.tools)
-        instructions = "\n\n".join(filter(None, (agent.instructions, asked.instructions)))
-        messages = instructed(request.messages, instructions)
-        began = Began(
-            agent=name,
-            model=speaker.name,
-            messages=messages,
-            tools=tools,
-            tool_format=speaker.tool_format,
-            sampling=request.sampling,
-            prompt=await speaker.opening(messages, tools),
-            key=request.caller.name,
-            trace=request.caller.trace,
-            instructions=instructions,
-            max_calls=asked.max_calls,
-        )
-        live = await self._opened(began, asked.run_id, request.caller.tenant, stored=request.store)
-        terms = Terms(agent, request.caller, deadline_s, request.priority)
-        return await self._set_going(live, await self._planner(speaker, name, agent), terms)
-
-    async def _begin_answer(self, request: ChatRequest, asked: Asked) -> Going:
-        """As `_begin`, of a plain model."""
-        deadline_s = self._deadline_s if request.deadline_s is None else request.deadline_s
-        speaker = await self._speaker(request.model, time.monotonic() + deadline_s)
-        choice = request.tool_choice
-        tools = request.tools if choice.mode != "none" else ()
-        sampling, _ = tool_use(request, tools, speaker.tool_format)
-        await self._check(sampling.structured)
-        messages = instructed(request.messages, asked.instructions)
-        began = Began(
-            agent="",
-            model=speaker.name,
-            messages=messages,
-            tools=tools,
-            # A form that the whole answer must have leaves no room for calls.
-            tool_format=speaker.tool_format if sampling.structured is None else "none",
-            sampling=sampling,
-            prompt=await speaker.opening(messages, tools),
-            key=request.caller.name,
-            trace=request.caller.trace,
-            instructions=asked.instructions,
-            forced={"named": choice.name, "required": ANY_TOOL}.get(choice.mode),
-        )
-        live = await self._opened(began, asked.run_id, request.caller.tenant, stored=request.store)
-        planner = Planner(Cast(speaker, speaker))
-        return await self._set_going(live, planner, Terms(_ONE_ANSWER, request.caller, deadline_s, request.priority))
-
     async def _opened(self, began: Began, run_id: str, tenant: str, *, stored: bool) -> LiveRun:
         """The run with its first event."""
         if not stored or self._agency.state is None:
@@ -286,14 +188,6 @@ class Runs:
             live = LiveRun(run_id, tenant, await archive.open(tenant, run), archive=archive)
         await live.tell(began)
         return live
-
-    async def _planner(self, large: Speaker, name: str, agent: AgentConfig) -> Planner:
-        """Who speaks in an agent's runs, and when."""
-        small = large
-        if agent.routing and agent.small_model is not None:
-            small = await self._speaker(agent.small_model, time.monotonic() + self._deadline_s)
-        recall = None if self._agency.memory is None else self._agency.memory.recall(name)
-        return Planner(Cast(large, small), self._guides.of(name), recall)
 
     async def _set_going(self, live: LiveRun, planner: Planner, terms: Terms) -> Going:
         assert self._tasks is not None, "the service was not started"
@@ -357,17 +251,13 @@ class Runs:
         if live.over or began is None:
             await self._close(live)
             return False
-        agent = self._agency.agents.get(began.agent) if began.agent else _ONE_ANSWER
         try:
-            if agent is None:
-                raise UnknownModel(f"The agent {began.agent!r} is not configured any more.")
-            speaker = await self._speaker(began.model, time.monotonic() + self._deadline_s)
-            planner = await self._planner(speaker, began.agent, agent)
+            beginning = await self._beginnings.again(began, tenant)
         except InvalidRequest as error:
             await live.tell(Ended(end="failed", why="agent_gone", error=str(error)))
-            await _close(live)
+            await self._close(live)
             return True
-        await self._set_going(live, planner, Terms(agent, Caller(tenant, began.key), self._deadline_s))
+        await self._set_going(live, beginning.planner, beginning.terms)
         return True
 
     async def _close(self, live: LiveRun) -> None:
@@ -396,7 +286,7 @@ class Runs:
 
     async def stop(self) -> None:
         """End all runs here. Those that are stored stay open, and are taken up by whoever starts next."""
-        self._guides.stop()
+        self._beginnings.stop()
         for task in self._own:
             task.cancel()
         self._stopping = Draining("The daemon is shutting down.", retry_after_s=5.0)
@@ -406,15 +296,6 @@ class Runs:
                 going.task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-
-    def _agent(self, name: str) -> AgentConfig:
-        agent = self._agency.agents.get(name)
-        if agent is None:
-            near = difflib.get_close_matches(name, self._agency.agents, n=1)
-            hint = f' Did you mean "{PREFIX}{near[0]}"?' if near else ""
-            known = ", ".join(f"{PREFIX}{each}" for each in sorted(self._agency.agents)) or "none"
-            raise UnknownModel(f"There is no agent {name[:64]!r}.{hint} Agents: {known}.")
-        return agent
 
 
 def new_run_id() -> str:
@@ -444,18 +325,3 @@ async def _close(live: LiveRun) -> None:
     except AgentFlowError as error:
         # It is still listed as open; the next start reads its end in its log.
         _log.warning("a run's end is not noted", extra={"run": live.id, "why": str(error)})
-
-
-def _check_agents(request: ChatRequest) -> None:
-    """Refuse what an agent's run has no meaning for. Raises InvalidRequest."""
-    sampling = request.sampling
-    structured = sampling.structured
-    refused = {
-        "n": request.n > 1 and "An agent gives one answer.",
-        "tools": bool(request.tools) and "An agent has the tools of its configuration; leave yours out.",
-        structured.param if structured else "": structured is not None and "An agent's answer is free text.",
-        "logprobs": sampling.logprobs is not None and "An agent's answer has no log probabilities.",
-    }
-    for param, why in refused.items():
-        if why:
-            raise InvalidRequest(why, param=param, code="unsupported_parameter")

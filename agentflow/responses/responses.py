@@ -11,8 +11,9 @@ from collections.abc import AsyncGenerator, Iterable
 
 from msgspec.structs import replace
 
+from agentflow.agents.agency import Asked
 from agentflow.agents.record import Event
-from agentflow.agents.runs import Asked, Runs, new_run_id
+from agentflow.agents.runs import Runs, new_run_id
 from agentflow.errors import InvalidRequest
 from agentflow.library.paging import paged
 from agentflow.library.refusals import NotStored

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from acu.agency import AgencyRoom
+from acu.agency import AgencyRoom, Later
 from acu.config import AcuConfig, load
 from acu.errors import StartRefused
-from dataplane import DataPlane
 
 ENVIRON = {"PATH": os.defpath}
 TOOLS = '''
@@ -23,10 +22,6 @@ def greet(name: str) -> str:
     """Greets."""
     return "Hello, " + name
 '''
-
-
-async def no_plane() -> DataPlane:
-    raise AssertionError("nothing is stored here")
 
 
 def configured(folder: Path, **sections: Any) -> AcuConfig:
@@ -45,7 +40,7 @@ async def test_agents_get_the_tools_that_they_name_and_the_small_model_that_is_t
         tools={"python": {"mine": {"module": "mine.py", "warm": 1}}, "installed": False},
         agents={"desk": {"tools": ["greet", "calc*"]}},
     )
-    room = await AgencyRoom.open(config, ENVIRON, no_plane)
+    room = await AgencyRoom.open(config, ENVIRON, Later())
     try:
         agency = room.agency
         assert agency.agents["desk"].small_model == "small"
@@ -54,8 +49,28 @@ async def test_agents_get_the_tools_that_they_name_and_the_small_model_that_is_t
         await room.close()
 
 
+async def test_the_tools_of_memory_are_there_for_agents_that_name_them(tmp_path: Path) -> None:
+    models = {
+        "large": {"model": "scripted", "engine": "scripted"},
+        "embed": {"model": "scripted-embed", "engine": "scripted"},
+    }
+    agents = {
+        "desk": {"tools": ["memory_*", "file_search"], "memory": {"recall": True, "remember": "turns"}},
+        "plain": {"tools": ["calculator"]},
+    }
+    room = await AgencyRoom.open(configured(tmp_path, models=models, agents=agents), ENVIRON, Later())
+    try:
+        offered = {tool.name for tool in room.agency.toolbox.offered(("*",))}
+        assert {"memory_search", "memory_write", "memory_forget", "file_search"} <= offered
+        assert room.agency.memory is not None
+        assert room.agency.memory.recall("desk") is not None
+        assert room.agency.memory.recall("plain") is None
+    finally:
+        await room.close()
+
+
 async def test_without_agents_nothing_is_made(tmp_path: Path) -> None:
-    room = await AgencyRoom.open(configured(tmp_path), ENVIRON, no_plane)
+    room = await AgencyRoom.open(configured(tmp_path), ENVIRON, Later())
     await room.close()
     assert room.agency.agents == {}
     assert not (tmp_path / "data").exists()
@@ -80,7 +95,7 @@ async def test_without_agents_nothing_is_made(tmp_path: Path) -> None:
 )
 async def test_what_is_wrong_refuses_the_start(tmp_path: Path, sections: dict[str, Any], told: str) -> None:
     with pytest.raises(StartRefused, match=told):
-        await AgencyRoom.open(configured(tmp_path, **sections), ENVIRON, no_plane)
+        await AgencyRoom.open(configured(tmp_path, **sections), ENVIRON, Later())
 
 
 @pytest.mark.parametrize(("content", "told"), [("{[", "neither JSON nor YAML"), ("[1]", "is no OpenAPI document")])
@@ -88,7 +103,7 @@ async def test_a_document_that_is_none_is_told(tmp_path: Path, content: str, tol
     (tmp_path / "shop.yaml").write_text(content)
     sections = {"agents": {"desk": {}}, "tools": {"http": {"shop": {"document": "shop.yaml", "url": "https://x.test"}}}}
     with pytest.raises(StartRefused, match=told):
-        await AgencyRoom.open(configured(tmp_path, **sections), ENVIRON, no_plane)
+        await AgencyRoom.open(configured(tmp_path, **sections), ENVIRON, Later())
 
 
 @pytest.mark.parametrize("field", ["model", "small_model"])

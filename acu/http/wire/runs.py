@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from acu.http.paging import Cursor
 from acu.http.wire.decode import BodyDecoder, clean_text
 from agentflow.agents.account import RunSummary, Status
-from agentflow.agents.record import Began, CallEnded, CallStarted, Event, Said, StepBegan
+from agentflow.agents.record import Began, CallEnded, CallStarted, Event, Recalled, Said, StepBegan
 
 LAST_NUMBER = 2**63 - 2
 CHARS_A_VALUE = 256  # of a text: its encoding takes as long as that of a value
@@ -124,6 +124,8 @@ def event_size(event: Event) -> int:
             return 3 + len(event.ids)
         case CallStarted():
             return 5 + len(event.arguments) // CHARS_A_VALUE
+        case Recalled():
+            return 10 + 3 * len(event.texts) + sum(map(len, event.texts)) // CHARS_A_VALUE
         case CallEnded():
             return 5 + len(event.text) // CHARS_A_VALUE
     return 5

@@ -14,7 +14,7 @@ from openai import AsyncOpenAI
 
 from acu.http.auth import Keys
 from acu.http.settings import HttpSettings
-from agentflow.agents.runs import Agency
+from agentflow.agents.agency import Agency
 from agentflow.engine.script import Script
 from agentflow.library.config import LibraryConfig
 from agentflow.library.embedder import Embedder

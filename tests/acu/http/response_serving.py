@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from agentflow.agents.agency import Agency
 from agentflow.agents.config import AgentConfig, AgentLimits
-from agentflow.agents.runs import Agency
 from agentflow.engine.script import Rule, Script
 from agentflow.tools.builtin import builtin_tools
 from agentflow.tools.handles import HandleStore

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx2
 
+from agentflow.agents.agency import Agency
 from agentflow.agents.config import AgentConfig
-from agentflow.agents.runs import Agency
 from agentflow.engine.script import Rule, Script
 from agentflow.messages import Caller, ChatRequest, Message
 from agentflow.tools.builtin import builtin_tools

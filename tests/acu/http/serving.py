@@ -20,7 +20,7 @@ from acu.http.auth import Keys
 from acu.http.library import LibrarySource, no_library
 from acu.http.server import FaceRunner, make_runner
 from acu.http.settings import HttpSettings
-from agentflow.agents.runs import Agency
+from agentflow.agents.agency import Agency
 from agentflow.config import ModelConfig, SchedulerConfig
 from agentflow.engine.script import Rule, Script
 from agentflow.engine.scripted import ScriptedEngine

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from agentflow.agents.agency import Agency
 from agentflow.agents.config import AgentConfig
-from agentflow.agents.runs import Agency
 from agentflow.agents.watch import Watcher
 from agentflow.config import ModelConfig, SchedulerConfig
 from agentflow.engine.script import Rule, Script

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from agentflow.agents.agency import Agency
 from agentflow.agents.archive import Archive
 from agentflow.agents.config import AgentConfig, MemoryConfig
 from agentflow.agents.record import Event, Recalled, StepBegan
-from agentflow.agents.runs import Agency
 from agentflow.config import ModelConfig, SchedulerConfig
 from agentflow.engine.script import Rule, Script
 from agentflow.engine.scripted import ScriptedEngine
