@@ -161,7 +161,6 @@ class ChatEncoder:
         )
         return self._tokenizer.encode_guarded(*mask.restore(rendered))
 
-
     def turn_end(self) -> str:
         """What the template writes behind an assistant's words: the end token's text, mostly, and a line feed.
 
