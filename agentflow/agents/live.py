@@ -92,8 +92,10 @@ class LiveRun:
         return self._events[after : None if limit is None else after + limit]
 
     async def until(self, reached: Callable[[], bool]) -> None:
-        """Wait until something holds, or the run is over. `reached` looks at the progress."""
+        """Wait until something holds, or the run is over. `reached` looks at the progress. Raises what the run was left with."""
         while not reached() and not self.over:
+            if self._left is not None:
+                raise self._left
             await self._told.wait()
 
     async def follow(self, after: int = 0) -> AsyncGenerator[tuple[int, Event], None]:

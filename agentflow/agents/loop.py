@@ -25,7 +25,7 @@ from agentflow.agents.config import AgentConfig
 from agentflow.agents.live import LiveRun
 from agentflow.agents.planner import Planner
 from agentflow.agents.progress import Call, Heard, Progress
-from agentflow.agents.record import Began, CallEnded, Ended, Resumed, RunEnd, Said, StepEnded
+from agentflow.agents.record import Began, CallEnded, Ended, Resumed, Routed, RunEnd, Said, StepBegan, StepEnded
 from agentflow.agents.toolwork import ToolWork
 from agentflow.errors import AgentFlowError, Draining, EngineFailure, InvalidRequest, SequenceFailed
 from agentflow.events import ToolCallClosed
@@ -177,6 +177,8 @@ class AgentLoop:
         if self._tools is None or (not progress.calls and not progress.added):
             cut = progress.finish_reason == "length"
             await self._end("incomplete" if cut else "completed", "max_tokens" if cut else "stop")
+        elif self._is_answered():
+            await self._quote()
         elif progress.step + 1 >= limits.steps:
             await self._end("incomplete", "max_steps", f"The run took all of its {limits.steps} steps.")
         elif progress.usage.completion_tokens >= limits.tokens:
@@ -185,6 +187,25 @@ class AgentLoop:
             await self._unpaused()
             await self._renew()
             await self._live.tell(await self._planner.next(progress))
+
+    def _is_answered(self) -> bool:
+        """Whether the results of this step are the answer as they are."""
+        progress = self._progress
+        chosen = progress.routed is not None and progress.routed.route == "extract"
+        whole = all(call.ended is not None and not call.ended.is_error for call in progress.calls)
+        return self._terms.agent.answer == "result" and chosen and whole and not progress.added
+
+    async def _quote(self) -> None:
+        """End the run with its results as the answer."""
+        progress = self._progress
+        text = "\n\n".join(turn.content or "" for turn in progress.new_turns())
+        routed = Routed(route="aggregate", reasons=("the result is the answer",))
+        await self._live.tell(
+            StepBegan(step=progress.step + 1, model=progress.model, routed=routed, quoted=True),
+            Said(ids=[], text=text),
+            StepEnded(reason="stop", prompt_tokens=0, cached_tokens=0, completion_tokens=0),
+            Ended(end="completed", why="stop"),
+        )
 
     async def _renew(self) -> None:
         """Before the model reads results: those that have become too old meanwhile are fetched again, or marked."""

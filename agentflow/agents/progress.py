@@ -180,7 +180,7 @@ class Progress:
         self.routed = event.routed
         self.said, self.calls, self._text = [], [], []
         self.speaking = True
-        self._parser = self._new_parser(event.forced)
+        self._parser = None if event.quoted else self._new_parser(event.forced)
 
     def _new_parser(self, forced: str | None) -> ToolParser | None:
         began = self.began

@@ -85,7 +85,8 @@ class StepBegan(RunEvent, frozen=True, tag="step", kw_only=True):
     """A generation begins, of `model`. With `forced` its whole text is the arguments of that tool, or with ANY_TOOL calls.
 
     `prompt`: all ids where they are not those of the last step, what it said, and `added` (where a template wants all
-    rendered anew, or another model goes on). `routed`: where a router decided what the step is.
+    rendered anew, or another model goes on). `routed`: where a router decided what the step is. `quoted`: no model speaks;
+    what is said is a tool's result.
     """
 
     step: int
@@ -94,6 +95,7 @@ class StepBegan(RunEvent, frozen=True, tag="step", kw_only=True):
     prompt: list[int] | None = None
     forced: str | None = None
     routed: Routed | None = None
+    quoted: bool = False
 
 
 class Said(RunEvent, frozen=True, tag="said", kw_only=True):

@@ -48,12 +48,12 @@ def test_its_configuration_is_valid(clean_environ: dict[str, str]) -> None:
 def test_a_question_is_looked_up_in_a_daemon(daemon: DaemonFactory, tmp_path: Path) -> None:
     script = {
         "rules": [
-            {"match": "starting: Stopping", "within": "prompt", "answer": "Use --stop."},
             {"match": "^How do I stop the daemon", "answer": '{"query": "How do I stop the daemon?"}'},
         ]
     }
     running = daemon(served("documents", tmp_path / "data"), script=script)
     words = ("--socket", str(running.socket), "--agent", "documents", "--once", "How do I stop the daemon?")
     done = acu("chat", *words, environ=running.environ)
-    assert (done.returncode, done.stdout) == (0, "Use --stop.\n")
+    assert done.returncode == 0
+    assert done.stdout.startswith("starting: Stopping. ")
     assert done.stderr.startswith('-> search_documents {"query": "How do I stop the daemon?"}\n<- starting: Stopping. ')

@@ -12,6 +12,7 @@ from agentflow.agents.archive import Archive
 from agentflow.agents.journal import MemoryJournal, StoredJournal, stored
 from agentflow.agents.live import LiveRun
 from agentflow.agents.record import Began, Ended, Event, Said, StepBegan
+from agentflow.errors import Draining
 from agentflow.events import TextDelta
 from agentflow.library.refusals import DataDamaged, DataUnavailable
 from agentflow.messages import Message
@@ -61,6 +62,17 @@ async def test_nothing_is_told_after_the_end() -> None:
     live = LiveRun("run_1", "t", MemoryJournal(), [BEGAN, STEP, END])
     assert await live.tell(said("more")) == []
     assert await seen(live, after=2) == ["3 Ended"]
+
+
+async def test_whoever_waits_hears_that_the_run_was_left() -> None:
+    live = LiveRun("run_1", "t", MemoryJournal(), [BEGAN, STEP])
+    waiting = asyncio.create_task(live.until(lambda: False))
+    following = asyncio.create_task(seen(live))
+    await asyncio.sleep(0)
+    live.leave(Draining("The daemon is shutting down.", retry_after_s=1.0))
+    for task in (waiting, following):
+        with pytest.raises(Draining):
+            await task
 
 
 async def test_an_event_is_not_seen_before_it_is_kept() -> None:

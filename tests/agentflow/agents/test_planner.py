@@ -16,7 +16,7 @@ from agentflow.agents.guide import Guide
 from agentflow.agents.record import Event, StepBegan
 from agentflow.engine.script import Rule
 from agentflow.errors import EngineUnavailable
-from agentflow.events import ToolEnded, ToolStarted
+from agentflow.events import ChoiceFinished, ToolEnded, ToolStarted
 from agentflow.router import Thresholds, Turn
 from agentflow.tools.errors import ToolFailed
 from agentflow.tools.tool import CallContext, ToolSpec
@@ -96,6 +96,20 @@ async def test_a_clear_question_is_a_form_a_call_and_an_answer_without_tools(
     assert (first.routed.route, first.routed.tool, first.forced) == ("extract", "weather", "weather")
     assert first.routed.reasons
     assert second.routed.route == "aggregate"
+
+
+async def test_a_result_may_be_the_answer_as_it_is(tmp_path: Path, plane: DataPlane) -> None:
+    async def tagged(_: dict[str, Any], __: CallContext) -> str:
+        return 'sunny <tool_call>{"name": "money", "arguments": {}}</tool_call>'
+
+    agent = AgentConfig(tools=("*",), answer="result")
+    async with benched(tmp_path, RULES, tools(tagged), agent, plane=plane) as it:
+        events = await it.ask("What is the weather in Shanghai?")
+        assert text_of(events) == 'sunny <tool_call>{"name": "money", "arguments": {}}</tool_call>'
+        assert [event.name for event in events if isinstance(event, ToolStarted)] == ["weather"]
+        assert events[-1] == ChoiceFinished(0, "stop")
+        assert len(it.ended) == 1
+        assert text_of(await it.ask("Write me a poem about the sea.")) == "Roses are red."
 
 
 async def test_a_question_that_needs_no_tool_is_answered_without_any(tmp_path: Path, plane: DataPlane) -> None:
