@@ -118,6 +118,8 @@ class Service:
     async def drain(self, timeout_s: float) -> None:
         """Take no new work (`Draining`), wait for what runs or waits, then abort what is left after `timeout_s`."""
         began = time.monotonic()
+        if self._agents is not None:
+            self._agents.close_door()
         await self._scheduler.drain(timeout_s)
         if self._agents is not None:  # runs that wait for their tools hold no seat
             with contextlib.suppress(TimeoutError):

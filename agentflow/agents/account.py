@@ -99,6 +99,21 @@ class PauseAccount(Struct, frozen=True, kw_only=True):
     ended_at: float | None
 
 
+class RecalledAccount(Struct, frozen=True, kw_only=True):
+    """What a run's model was reminded of, the best first: `ids` and `written` (when) are those of the `texts`.
+
+    `tiers`: where it was searched for, in `seconds`. Not `complete`: something was left out, for the reason `why`.
+    """
+
+    texts: tuple[str, ...]
+    ids: tuple[str, ...]
+    written: tuple[float, ...]
+    tiers: tuple[str, ...]
+    complete: bool
+    seconds: float
+    why: str
+
+
 class RunAccount(Struct, frozen=True, kw_only=True):
     """A run. `as_of`: until when the account tells of it; `last`: the number of the last event that it tells of.
 
@@ -119,7 +134,7 @@ class RunAccount(Struct, frozen=True, kw_only=True):
     steps: tuple[StepAccount, ...]
     messages: tuple[MessageAccount, ...]
     pauses: tuple[PauseAccount, ...]
-    recalled: Recalled | None = None
+    recalled: RecalledAccount | None = None
 
 
 class RunSummary(Struct, frozen=True, kw_only=True):
@@ -302,8 +317,20 @@ class _Accountant:
             steps=tuple(step.account() for step in self._steps),
             messages=tuple(self._messages),
             pauses=(*self._pauses, *still),
-            recalled=progress.recalled,
+            recalled=None if progress.recalled is None else _recalled(progress.recalled),
         )
+
+
+def _recalled(recalled: Recalled) -> RecalledAccount:
+    return RecalledAccount(
+        texts=recalled.texts,
+        ids=recalled.ids,
+        written=tuple(map(_s, recalled.written)),
+        tiers=recalled.tiers,
+        complete=recalled.complete,
+        seconds=recalled.seconds,
+        why=recalled.why,
+    )
 
 
 def _named(step: _Step, call_id: str) -> _Call:

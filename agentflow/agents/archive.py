@@ -15,6 +15,7 @@ without a log had not begun for anybody.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final
 
 import msgspec
@@ -24,10 +25,13 @@ from agentflow.agents import journal
 from agentflow.agents.record import Event, RunEnd
 from agentflow.events import Usage
 from agentflow.library.planeerrors import translated
+from agentflow.library.refusals import DataDamaged
 from dataplane import StateStore
 
 HOUSE: Final = "/agents"
 _PAGE = 1000
+
+_log = logging.getLogger(__name__)
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
@@ -93,16 +97,23 @@ class Archive:
         return await journal.page(self.state, tenant, run_id, after, limit)
 
     async def page(self, tenant: str, after: str | None, limit: int) -> list[RunRecord]:
-        """A tenant's runs whose ids come after `after`, the newest first. An empty page is the end."""
-        with translated():
-            found = await self.state.scan(tenant, "run", after=after, limit=limit)
-        return [msgspec.json.decode(each.value, type=RunRecord) for _, each in found]
+        """A tenant's runs whose ids come after `after`, the newest first. An empty page is the end.
+
+        Records that cannot be read are left out, with a warning: the others can be listed.
+        """
+        while True:
+            with translated():
+                found = await self.state.scan(tenant, "run", after=after, limit=limit)
+            runs = [run for name, each in found if (run := _readable(name, each.value)) is not None]
+            if runs or not found:
+                return runs
+            after = found[-1][0]
 
     async def find(self, tenant: str, run_id: str) -> RunRecord | None:
         """The record of a run."""
         with translated():
             found = await self.state.get(tenant, "run", run_id)
-        return None if found is None else msgspec.json.decode(found.value, type=RunRecord)
+        return None if found is None else _decoded(run_id, found.value)
 
     async def delete(self, tenant: str, run_id: str) -> bool:
         """Remove a run that is closed; False if there is none."""
@@ -120,3 +131,18 @@ class Archive:
             names += [name for name, _ in page]
             after = page[-1][0]
         return names
+
+
+def _decoded(run_id: str, stored: bytes) -> RunRecord:
+    try:
+        return msgspec.json.decode(stored, type=RunRecord)
+    except msgspec.DecodeError as error:
+        raise DataDamaged(f"the record of {run_id!r} cannot be read: restore it from a backup.") from error
+
+
+def _readable(run_id: str, stored: bytes) -> RunRecord | None:
+    try:
+        return _decoded(run_id, stored)
+    except DataDamaged as error:
+        _log.warning("a run is left out of a list", extra={"run": run_id, "why": str(error)})
+        return None

@@ -72,7 +72,7 @@ class Beginnings:
         if agent is None:
             raise UnknownModel(f"The agent {began.agent!r} is not configured any more.")
         speaker = await self._speaker(began.model, time.monotonic() + self._deadline_s)
-        terms = Terms(agent, Caller(tenant, began.key), self._deadline_s)
+        terms = Terms(agent, Caller(tenant, began.key), self._deadline_s, resumed=True)
         return Beginning(began, await self._planner(speaker, began.agent, agent), terms)
 
     async def _of_agent(self, request: ChatRequest, asked: Asked) -> Beginning:

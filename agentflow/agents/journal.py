@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
@@ -103,11 +104,11 @@ async def stored(state: StateStore, tenant: str, run_id: str, after: int = 0) ->
 
 
 async def remove(state: StateStore, tenant: str, run_id: str) -> bool:
-    """Remove a run's log; False if there is none. Raises Refused."""
+    """Remove a run's log, and all its parts; False if there is no log. Raises Refused."""
     with translated():
         dropped = await state.drop_stream(tenant, stream_name(run_id))
-        for name, _ in await state.scan(tenant, PARTS, prefix=f"{run_id}/", limit=PAGE):
-            await state.delete(tenant, PARTS, name)
+        while parts := await state.scan(tenant, PARTS, prefix=f"{run_id}/", limit=PAGE):
+            await asyncio.gather(*(state.delete(tenant, PARTS, name) for name, _ in parts))
     return dropped
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from agentflow.agents.archive import Archive
 from agentflow.agents.journal import Journal
 from agentflow.agents.progress import Heard, Progress
-from agentflow.agents.record import Event
+from agentflow.agents.record import Ended, Event
 from agentflow.agents.watch import RunWatch, Watcher
 from agentflow.errors import AgentFlowError
 
@@ -69,9 +69,13 @@ class LiveRun:
         """
         return await asyncio.shield(asyncio.ensure_future(self._tell(events)))
 
-    async def _tell(self, events: Sequence[Event]) -> list[Heard]:
+    async def end(self, ended: Ended, *, unless: Callable[[], bool]) -> None:
+        """Tell the end, unless something holds once all that was told before it is known here."""
+        await asyncio.shield(asyncio.ensure_future(self._tell([ended], lambda: not unless())))
+
+    async def _tell(self, events: Sequence[Event], holds: Callable[[], bool] = lambda: True) -> list[Heard]:
         async with self._order:
-            if self.over:
+            if self.over or not holds():
                 return []
             now = int(time.time() * 1000)
             stamped = [replace(event, at=now) for event in events]

@@ -27,7 +27,7 @@ from agentflow.agents.planner import Planner
 from agentflow.agents.progress import Call, Heard, Progress
 from agentflow.agents.record import Began, CallEnded, Ended, Resumed, Routed, RunEnd, Said, StepBegan, StepEnded
 from agentflow.agents.toolwork import ToolWork
-from agentflow.errors import AgentFlowError, Draining, EngineFailure, InvalidRequest, SequenceFailed
+from agentflow.errors import AgentFlowError, Draining, EngineDied, EngineFailure, InvalidRequest, SequenceFailed
 from agentflow.events import ToolCallClosed
 from agentflow.messages import Caller, Sampling
 from agentflow.parsing.formats import FORMATS
@@ -44,12 +44,13 @@ _UNKNOWN = (
 
 
 class Terms(NamedTuple):
-    """What a run goes by besides its log. Times in seconds."""
+    """What a run goes by besides its log. Times in seconds. `resumed`: it was admitted before."""
 
     agent: AgentConfig
     caller: Caller
     deadline_s: float
     priority: int = 0
+    resumed: bool = False
 
 
 class AgentLoop:
@@ -135,21 +136,26 @@ class AgentLoop:
         for the beginning of a call.
         """
         utterance = self._utterance()
-        held: list[Said] | None = [] if self._planner.form_sampling(self._progress) is not None else None
-        reason = "stop"
-        async with aclosing(self._planner.speaker(self._progress).speak(utterance)) as deltas:
+        progress = self._progress
+        held: list[Said] | None = [] if self._planner.form_sampling(progress) is not None else None
+        formed = utterance.sampling.structured is not None
+        async with aclosing(self._planner.speaker(progress).speak(utterance)) as deltas:
             async for delta in deltas:
-                if delta.token_ids or delta.text:
-                    said = Said(ids=list(delta.token_ids), text=delta.text)
-                    if held is None:
-                        self._start(await self._live.tell(said), calls)
-                    else:
-                        held.append(said)
-                reason = delta.finish_reason or reason
-                if self._progress.paused and delta.finish_reason is None:
+                said = [Said(ids=list(delta.token_ids), text=delta.text)] if delta.token_ids or delta.text else []
+                if delta.finish_reason is not None:
+                    # In one append with the step's end: an engine that went on behind the end token would speak on.
+                    last = [_joined([*(held or ()), *said])] if held or said else []
+                    spoken = len(progress.said) + sum(len(each.ids) for each in last)
+                    ended = _measured(utterance, delta.finish_reason, len(progress.prompt), spoken)
+                    self._start(await self._live.tell(*last, ended), calls)
                     return
-        whole = [_joined(held)] if held else []
-        self._start(await self._live.tell(*whole, _measured(utterance, reason)), calls)
+                if held is not None:
+                    held += said
+                elif said:
+                    self._start(await self._live.tell(*said), calls)
+                if progress.paused and not formed:  # what has a form comes to its end: none could go on in the middle
+                    return
+        raise EngineDied("The engine ended the answer without saying why.")
 
     def _whole(self) -> int:
         """How many of the step's tokens are whole characters: a part of one has no text yet, and nobody has seen it."""
@@ -176,8 +182,11 @@ class AgentLoop:
         progress, limits = self._progress, self._terms.agent.limits
         if self._tools is None or (not progress.calls and not progress.added):
             cut = progress.finish_reason == "length"
-            await self._end("incomplete" if cut else "completed", "max_tokens" if cut else "stop")
+            ended = Ended(end="incomplete" if cut else "completed", why="max_tokens" if cut else "stop")
+            await self._live.end(ended, unless=lambda: self._tools is not None and bool(progress.added))
         elif self._is_answered():
+            await self._unpaused()
+            await self._renew()
             await self._quote()
         elif progress.step + 1 >= limits.steps:
             await self._end("incomplete", "max_steps", f"The run took all of its {limits.steps} steps.")
@@ -192,7 +201,8 @@ class AgentLoop:
         """Whether the results of this step are the answer as they are."""
         progress = self._progress
         chosen = progress.routed is not None and progress.routed.route == "extract"
-        whole = all(call.ended is not None and not call.ended.is_error for call in progress.calls)
+        # What is behind a handle was cut for a model, and is no answer.
+        whole = all(call.ended and not call.ended.is_error and call.ended.handle is None for call in progress.calls)
         return self._terms.agent.answer == "result" and chosen and whole and not progress.added
 
     async def _quote(self) -> None:
@@ -218,18 +228,20 @@ class AgentLoop:
 
     def _utterance(self) -> Utterance:
         progress = self._progress
+        sampling = self._sampling()
         left = self._terms.agent.limits.tokens - progress.usage.completion_tokens - len(progress.said)
-        wanted = self._began.sampling.max_tokens
+        if sampling.max_tokens is not None:
+            left = min(left, sampling.max_tokens - len(progress.said))
         return Utterance(
             id=f"{self._live.id}-{progress.step}",
             request_id=self._live.id,
             prompt=[*progress.prompt, *progress.said],
-            sampling=self._sampling(),
-            most_tokens=max(1, left if wanted is None else min(left, wanted)),
+            sampling=sampling,
+            most_tokens=max(1, left),
             caller=self._terms.caller,
             deadline_s=self._terms.deadline_s,
             priority=self._terms.priority,
-            continues=progress.step > 0 or bool(progress.said),
+            continues=self._terms.resumed or progress.step > 0 or bool(progress.said),
         )
 
     def _sampling(self) -> Sampling:
@@ -246,11 +258,14 @@ class AgentLoop:
         if form.special:
             sampling = replace(sampling, skip_special_tokens=False)
         if self._terms.agent.tool_mode == "inject" and form.closer is not None:
-            sampling = replace(sampling, stop=(*sampling.stop, form.closer), include_stop_str_in_output=True)
+            # Without its closer a call is whole too; the caller's own stop strings must not be in the answer.
+            stops = (*sampling.stop, form.closer)
+            sampling = replace(sampling, stop=stops, include_stop_str_in_output=not sampling.stop)
         return sampling
 
     async def _fail(self, error: Exception) -> None:
-        if isinstance(error, Draining) and self._live.archive is not None:
+        begun = self._progress.step > 0 or bool(self._progress.said)
+        if isinstance(error, Draining) and self._live.archive is not None and begun:
             raise error
         self._live.failure = error if isinstance(error, AgentFlowError) else None
         if isinstance(error, InvalidRequest):
@@ -277,17 +292,17 @@ def _first(error: Exception) -> Exception:
     return error
 
 
-def _measured(utterance: Utterance, reason: str) -> StepEnded:
-    """What the generation came to, in tokens and seconds."""
+def _measured(utterance: Utterance, reason: str, prompt: int, spoken: int) -> StepEnded:
+    """What the step came to: `prompt` and `spoken` tokens, over all engines that it had, and the seconds of the last one."""
     run = utterance.run
     assert run is not None
     admitted = run.admitted_at or run.arrived_at
     first = run.first_token_at or admitted
     return StepEnded(
         reason=reason,
-        prompt_tokens=len(run.prompt_token_ids),
-        cached_tokens=run.cached_tokens,
-        completion_tokens=run.completion_tokens,
+        prompt_tokens=prompt,
+        cached_tokens=min(run.cached_tokens, prompt),
+        completion_tokens=spoken,
         queue_s=admitted - run.arrived_at,
         ttft_s=first - run.arrived_at,
         decode_s=(run.last_token_at or first) - first,

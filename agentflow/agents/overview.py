@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Literal
 
 from msgspec import Struct
@@ -26,6 +26,9 @@ from agentflow.messages import Message
 PAGE = 200
 ACCOUNTED_INLINE = 500  # events, of which an account takes about 2 ms
 _ID = re.compile(r"[!-~]{1,128}")
+
+Drop = Callable[[str, str], Awaitable[None]]
+"""Takes a tenant and a run's id, which may be unknown."""
 
 Steer = Literal["cancel", "pause", "resume", "step"]
 
@@ -44,10 +47,14 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 
 class Overview:
-    """All methods raise NotStored for a run that is unknown, Refused where the data plane cannot say, and DataDamaged."""
+    """All methods raise NotStored for a run that is unknown, Refused where the data plane cannot say, and DataDamaged.
 
-    def __init__(self, runs: Runs) -> None:
+    `drop`: removes what others keep of a run that is to be deleted.
+    """
+
+    def __init__(self, runs: Runs, drop: Drop | None = None) -> None:
         self._runs = runs
+        self._drop = drop
 
     async def page(self, tenant: str, wanted: Wanted) -> tuple[list[RunSummary], bool]:
         """Runs, the newest first, and whether there are more."""
@@ -143,12 +150,18 @@ class Overview:
         return summary(live.progress)
 
     async def delete(self, tenant: str, run_id: str) -> None:
-        """Remove a stored run that does not go on. Raises RunConflict."""
+        """Remove a stored run that does not go on, with all that is kept of it: its log last, so that it can be repeated.
+
+        Raises RunConflict.
+        """
         live = self._live(tenant, run_id)
         if live is not None and not live.over:
             raise RunConflict(f"The run {run_id} goes on. Cancel it first.", code="run_goes_on")
         await self._runs.settled(tenant, run_id)
         archive = await self._archive()
+        if archive is not None and self._drop is not None:
+            await self._drop(tenant, run_id)
+        await self._runs.forget(tenant, run_id)
         if archive is None or not await archive.delete(tenant, run_id):
             raise _unknown(run_id)
         await archive.drop_open(tenant, run_id)

@@ -109,6 +109,8 @@ class Progress:
 
     def apply(self, event: Event) -> list[Heard]:
         """Take the next event; returns what a follower of the run hears of it. Raises DataDamaged for one that cannot follow."""
+        if self.began is None and not isinstance(event, Began):
+            raise DataDamaged(f"the log of {self.run_id} does not begin with its beginning")
         match event:
             case Began():
                 self.began, self.model = event, event.model
@@ -144,7 +146,8 @@ class Progress:
             case ApprovalAsked():
                 self._call(event.call_id).asked = True
             case ApprovalGiven():
-                self._call(event.call_id).answer = event
+                call = self._call(event.call_id)
+                call.answer = call.answer or event  # the first word counts
             case Added():
                 self.added.append(event.message)
             case Paused():

@@ -13,33 +13,27 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import NamedTuple
 
 from agentflow.agents.agency import Agency, Asked
 from agentflow.agents.archive import Archive, RunRecord
-from agentflow.agents.beginnings import Beginnings
+from agentflow.agents.beginnings import Beginning, Beginnings
 from agentflow.agents.config import AgentConfig
+from agentflow.agents.going import Going, to_its_end
 from agentflow.agents.journal import MemoryJournal, StoredJournal
 from agentflow.agents.live import LiveRun
-from agentflow.agents.loop import AgentLoop, Terms
-from agentflow.agents.planner import Planner
+from agentflow.agents.loop import AgentLoop
 from agentflow.agents.record import Added, ApprovalGiven, Began, Ended, Paused, Unpaused
 from agentflow.agents.stream import AgentStream
 from agentflow.agents.toolwork import ToolWork
-from agentflow.errors import AgentFlowError, Draining, InvalidRequest
+from agentflow.errors import AgentFlowError, Draining, InvalidRequest, SequenceFailed
 from agentflow.library.refusals import DataDamaged, DataUnavailable
 from agentflow.memory.agentmemory import Keeping
 from agentflow.messages import ChatRequest
 
 _log = logging.getLogger(__name__)
+LOOK_S = 0.5  # between two looks at the runs that a drain waits for
+TAKEN_UP_AT_ONCE = 16  # runs, after a start
 _LAST_MS = (1 << 48) - 1  # of time as run ids have it
-
-
-class Going(NamedTuple):
-    """A run that goes on, and the task in which it does."""
-
-    live: LiveRun
-    task: asyncio.Task[None]
 
 
 class Runs:
@@ -53,6 +47,7 @@ class Runs:
         self._opening = asyncio.Lock()
         self._going: dict[tuple[str, str], Going] = {}  # by tenant and id
         self._stopping: Draining | None = None
+        self._draining = False
         self._closed: set[str] = set()  # tenants that are being erased
         self._own: list[asyncio.Task[None]] = []
 
@@ -76,33 +71,41 @@ class Runs:
     async def chat(self, request: ChatRequest) -> AgentStream:
         """An agent's answer to a conversation. Returns once the run is under way. Raises InvalidRequest, Refused."""
         going = await self.begin(request, Asked(new_run_id()))
-        return AgentStream(going.live, going.task)
+        return AgentStream(going)
 
     async def begin(self, request: ChatRequest, asked: Asked) -> Going:
         """A run of an agent, or of a plain model: one answer. Returns once it is under way. Raises InvalidRequest, Refused."""
-        if request.caller.tenant in self._closed:
-            raise DataUnavailable("What this tenant has stored is being erased.", retry_after_s=5.0)
+        tenant = request.caller.tenant
+        self._check_open(tenant)
         beginning = await self._beginnings.of(request, asked)
-        live = await self._opened(beginning.began, asked.run_id, request.caller.tenant, stored=request.store)
-        return await self._set_going(live, beginning.planner, beginning.terms)
+        self._check_open(tenant)
+        live = await self._opened(beginning.began, asked.run_id, tenant, stored=request.store)
+        return await self._set_going(live, beginning)
 
     async def resume(self) -> int:
-        """Take up every stored run that is open, and return how many there were. Raises Refused, DataDamaged.
+        """Take up every stored run that is open, and return how many there were. Raises Refused for those that it could not.
 
-        One whose agent is gone from the configuration, or whose model does not come up, ends as failed.
+        One whose agent or model is gone from the configuration ends as failed.
         """
         archive = await self.archive()
         if self._agency.memory is not None:
             await self._agency.memory.diary.take_up(await archive.tenants())
-        found = 0
-        for tenant, run_id in await archive.open_runs():
-            if (tenant, run_id) in self._going:
-                continue
-            try:
-                found += await self._take_up(archive, tenant, run_id)
-            except DataDamaged as error:  # it stays as it is, for whoever restores a backup
-                _log.error("a run cannot be taken up", extra={"run": run_id, "why": str(error)})
-        return found
+        waiting = [key for key in await archive.open_runs() if key not in self._going]
+        places = asyncio.Semaphore(TAKEN_UP_AT_ONCE)
+
+        async def take_up(tenant: str, run_id: str) -> bool:
+            async with places:
+                try:
+                    return await self._take_up(archive, tenant, run_id)
+                except (DataDamaged, ValueError) as error:  # it stays as it is, for whoever restores a backup
+                    _log.error("a run cannot be taken up", extra={"run": run_id, "why": str(error)})
+                    return False
+
+        outcomes = await asyncio.gather(*(take_up(*key) for key in waiting), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return sum(map(bool, outcomes))
 
     def ids(self, tenant: str) -> tuple[str, ...]:
         """The ids of a tenant's runs that are going on, oldest first."""
@@ -118,9 +121,8 @@ class Runs:
         going = self._going.get((tenant, run_id))
         if going is None:
             return False
-        if not going.live.over:  # else its end is being noted
-            going.task.cancel()
-        await asyncio.wait([going.task])
+        going.cancel()
+        await going.ended()
         return True
 
     def keeping(self, tenant: str, run_id: str) -> Keeping | None:
@@ -134,7 +136,7 @@ class Runs:
         """Wait until a run that is over is noted as such."""
         going = self._going.get((tenant, run_id))
         if going is not None:
-            await asyncio.wait([going.task])
+            await going.ended()
 
     @property
     def stores(self) -> bool:
@@ -146,6 +148,9 @@ class Runs:
         going = self._going.get((tenant, run_id))
         if going is None:
             return False
+        began = going.live.progress.began
+        if isinstance(event, Added) and began is not None and not began.agent:
+            raise InvalidRequest("A plain model's answer takes no messages: it has one step.", param="content")
         await going.live.tell(event)
         return not going.live.over
 
@@ -162,7 +167,7 @@ class Runs:
             told = f"Calls that do: {', '.join(waiting)}." if waiting else "None does."
             raise InvalidRequest(f"The call {given.call_id[:64]!r} does not wait for approval. {told}", param="call_id")
         await going.live.tell(given)
-        return True
+        return not going.live.over
 
     @asynccontextmanager
     async def closed(self, tenant: str) -> AsyncIterator[None]:
@@ -179,30 +184,26 @@ class Runs:
     # Beginning
 
     async def _opened(self, began: Began, run_id: str, tenant: str, *, stored: bool) -> LiveRun:
-        """The run with its first event."""
+        """The run, of which nothing is told yet."""
         if not stored or self._agency.state is None:
-            live = LiveRun(run_id, tenant, MemoryJournal())
-        else:
-            archive = await self.archive()
-            run = RunRecord(id=run_id, agent=began.agent, model=began.model, created_ms=int(time.time() * 1000))
-            live = LiveRun(run_id, tenant, await archive.open(tenant, run), archive=archive)
-        await live.tell(began)
-        return live
-
-    async def _set_going(self, live: LiveRun, planner: Planner, terms: Terms) -> Going:
-        assert self._tasks is not None, "the service was not started"
-        assert live.progress.began is not None
-        if self._agency.watcher is not None:
-            live.watched(self._agency.watcher)
-        work = self._work(live.progress.began, terms.agent)
-        begun = asyncio.Event()
-        task = self._tasks.create_task(self._drive(live, AgentLoop(live, planner, work, terms), begun))
-        going = self._going[live.tenant, live.id] = Going(live, task)
+            return LiveRun(run_id, tenant, MemoryJournal())
+        archive = await self.archive()
+        run = RunRecord(id=run_id, agent=began.agent, model=began.model, created_ms=int(time.time() * 1000))
         try:
-            await begun.wait()  # a task that is cancelled before it ran at all would not end its run
+            return LiveRun(run_id, tenant, await archive.open(tenant, run), archive=archive)
+        except BaseException:
+            await to_its_end(archive.drop_open(tenant, run_id))
+            raise
+
+    async def _set_going(self, live: LiveRun, beginning: Beginning) -> Going:
+        """Begin the run's task. Returns once its beginning is told; raises what kept it from that."""
+        assert self._tasks is not None, "the service was not started"
+        going = self._going[live.tenant, live.id] = Going(live)
+        going.task = self._tasks.create_task(self._drive(going, beginning))
+        try:
+            await asyncio.shield(going.begun)
         except asyncio.CancelledError:
-            await begun.wait()
-            task.cancel()
+            going.cancel()
             raise
         return going
 
@@ -218,26 +219,67 @@ class Runs:
             most_calls=began.max_calls,
         )
 
-    async def _drive(self, live: LiveRun, loop: AgentLoop, begun: asyncio.Event) -> None:
-        """The run's task. Cancelled, the run is cancelled."""
-        begun.set()
+    async def _drive(self, going: Going, beginning: Beginning) -> None:
+        """The run's task, from its beginning to its end, which is noted whatever happens."""
+        live, ended = going.live, None
         try:
-            await loop.run()
+            going.check()
+            if live.progress.began is None:
+                await live.tell(beginning.began)
+            if self._agency.watcher is not None:
+                live.watched(self._agency.watcher)
+            going.begun.set_result(None)
+            going.check()
+            work = self._work(beginning.began, beginning.terms.agent)
+            await AgentLoop(live, beginning.planner, work, beginning.terms).run()
         except asyncio.CancelledError:
             if self._stopping is None or live.archive is None:
-                await live.tell(Ended(end="cancelled", why="cancelled"))
+                ended = Ended(end="cancelled", why="cancelled")
             raise
-        except AgentFlowError as error:
-            # The daemon ends, or the log cannot be written: whoever starts next takes it up where the log ends.
+        except Exception as error:  # noqa: BLE001 - nothing of a run may end the daemon
+            self._leave(going, error)
+        finally:
+            await to_its_end(self._finish(going, ended))
+
+    def _leave(self, going: Going, error: Exception) -> None:
+        """The daemon ends, or the log cannot be written: whoever starts next takes the run up where its log ends."""
+        live = going.live
+        if not going.begun.done():  # whoever asked for it is told
+            going.refuse(error)
+        elif isinstance(error, AgentFlowError):
             _log.warning("a run is left as it is", extra={"run": live.id, "why": str(error)})
             live.leave(error)
-        finally:
+        else:
+            _log.error("a run is left as it is, for a defect", extra={"run": live.id}, exc_info=error)
+            live.leave(DataDamaged("The server failed at this run. The log has the details."))
+
+    async def _finish(self, going: Going, ended: Ended | None) -> None:
+        """Tell the end of a run that was cancelled, and note that of any. Raises nothing: it would end the daemon."""
+        live = going.live
+        try:
+            if not going.begun.done():
+                going.refuse(self._stopping or SequenceFailed("The run was cancelled."))
+            if live.progress.began is None and live.archive is not None:
+                await live.archive.drop_open(live.tenant, live.id)
+            elif ended is not None:
+                await live.tell(ended)
             if self._stopping is not None:
                 live.leave(self._stopping)
-            try:
-                await self._close(live)
-            finally:
-                self._going.pop((live.tenant, live.id), None)  # a list shows it as going on, or as it ended
+            await self._close(live)
+        except Exception as error:  # noqa: BLE001 - see above
+            self._leave(going, error)
+        finally:
+            self._going.pop((live.tenant, live.id), None)  # a list shows it as going on, or as it ended
+
+    def _check_open(self, tenant: str) -> None:
+        if self._draining:
+            raise Draining("The daemon is shutting down.", retry_after_s=5.0)
+        if tenant in self._closed:
+            raise DataUnavailable("What this tenant has stored is being erased.", retry_after_s=5.0)
+
+    async def forget(self, tenant: str, run_id: str) -> None:
+        """Remove what a run's tools gave that was too long for its model."""
+        await self._agency.toolbox.forget(tenant, run_id)
 
     async def _take_up(self, archive: Archive, tenant: str, run_id: str) -> bool:
         """Go on with a stored run, or end it; False if it had never begun."""
@@ -257,7 +299,8 @@ class Runs:
             await live.tell(Ended(end="failed", why="agent_gone", error=str(error)))
             await self._close(live)
             return True
-        await self._set_going(live, beginning.planner, beginning.terms)
+        self._check_open(tenant)
+        await self._set_going(live, beginning)
         return True
 
     async def _close(self, live: LiveRun) -> None:
@@ -279,10 +322,14 @@ class Runs:
 
     # The end
 
+    def close_door(self) -> None:
+        """Begin no run any more."""
+        self._draining = True
+
     async def drain(self) -> None:
-        """Wait until no run goes on."""
-        while self._going:
-            await asyncio.wait([going.task for going in self._going.values()])
+        """Wait until no run goes on, but for those that are stored and wait for a person: the next daemon takes them up."""
+        while tasks := [going.task for going in self._going.values() if going.task is not None and not _waits(going)]:
+            await asyncio.wait(tasks, timeout=LOOK_S)
 
     async def stop(self) -> None:
         """End all runs here. Those that are stored stay open, and are taken up by whoever starts next."""
@@ -290,12 +337,22 @@ class Runs:
         for task in self._own:
             task.cancel()
         self._stopping = Draining("The daemon is shutting down.", retry_after_s=5.0)
-        tasks = [going.task for going in self._going.values()]
-        for going in self._going.values():
-            if not going.live.over:  # else its end is being noted
-                going.task.cancel()
+        for going in list(self._going.values()):
+            going.cancel()
+        tasks = [going.task for going in self._going.values() if going.task is not None]
         if tasks:
             await asyncio.wait(tasks)
+
+
+def _waits(going: Going) -> bool:
+    """Whether nothing happens in a stored run until a person does something."""
+    progress = going.live.progress
+    asked = bool(progress.waiting) and all(call.asked and call.answer is None for call in progress.waiting)
+    return (
+        going.live.archive is not None
+        and not going.live.over
+        and (progress.paused or (asked and not progress.speaking))
+    )
 
 
 def new_run_id() -> str:

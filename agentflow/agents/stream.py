@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
-from agentflow.agents.live import LiveRun
+from agentflow.agents.going import Going
 from agentflow.agents.progress import Progress
 from agentflow.agents.record import Ended, StepEnded
 from agentflow.errors import SequenceFailed
@@ -18,9 +17,9 @@ _BETWEEN_STEPS = "\n\n"
 class AgentStream:
     """As RunStream: iterate it once, and close it whatever happens. Closing ends the run."""
 
-    def __init__(self, live: LiveRun, task: asyncio.Task[None]) -> None:
-        self._live = live
-        self._task = task
+    def __init__(self, going: Going) -> None:
+        self._going = going
+        self._live = going.live
         self._events = self._told()
         self.queue_s: float | None = None
         self.ttft_s: float | None = None
@@ -37,8 +36,8 @@ class AgentStream:
         """End the run, if it goes on. Idempotent. What is noted of a run that is over needs no client to wait for it."""
         await self._events.aclose()
         if not self._live.over:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            self._going.cancel()
+            await self._going.ended()
 
     async def _told(self) -> AsyncGenerator[Event, None]:
         """What the log means to a chat. Calls are not the client's to make, so it hears of them only as activity."""

@@ -12,6 +12,7 @@ from agentflow.agents.live import LiveRun
 from agentflow.agents.progress import Call
 from agentflow.agents.record import ApprovalAsked, CallEnded, CallStarted
 from agentflow.tools.errors import ToolError, ToolFailed, UnknownTool
+from agentflow.tools.tool import ToolSpec
 from agentflow.tools.toolbox import CallId, Prepared, Toolbox
 
 _OLD = "(This result is "
@@ -75,10 +76,10 @@ class ToolWork:
 
     def is_stale(self, call: Call) -> bool:
         """Whether a result is older than its tool says that it holds."""
-        if call.ended is None or call.ended.is_error or call.name not in self._names:
+        if call.ended is None or call.ended.is_error:
             return False
-        (spec,) = self._toolbox.specs((call.name,))
-        return spec.fresh_for_s is not None and _age_s(call.ended) > spec.fresh_for_s
+        spec = self._spec(call.name)
+        return spec is not None and spec.fresh_for_s is not None and _age_s(call.ended) > spec.fresh_for_s
 
     async def renew(self, live: LiveRun, call: Call, clock: RunClock) -> None:
         """Fetch a stale result again, if its tool is idempotent; else the model reads how old it is."""
@@ -90,10 +91,12 @@ class ToolWork:
             await live.tell(replace(call.ended, text=aged))
 
     def _must_ask(self, tenant: str, call: Call) -> bool:
-        """Whether a person must allow the call. Nobody is asked about one that cannot be made."""
-        prepared = self._prepared(tenant, call)
-        self._toolbox.drop(prepared)  # what it holds must not be held until somebody answers
-        return prepared.spec.approval
+        """Whether a person must allow the call. Nobody is asked about one that cannot be made. Raises ToolError."""
+        spec = self._spec(call.name)
+        if spec is None or not spec.approval:
+            return False
+        self._toolbox.drop(self._prepared(tenant, call))  # what it holds must not be held until somebody answers
+        return True
 
     async def _ask(self, live: LiveRun, call: Call, clock: RunClock) -> None:
         """Wait for a person's word. Raises ToolFailed if it is no."""
@@ -101,8 +104,18 @@ class ToolWork:
             await live.tell(ApprovalAsked(call_id=call.id))
         async with clock.stopped():
             await live.until(lambda: call.answer is not None)
-        if call.answer is not None and not call.answer.allowed:
+        if call.answer is None:
+            raise ToolFailed("The run is over.")
+        if not call.answer.allowed:
             raise ToolFailed("This call was not allowed" + (f": {call.answer.why}" if call.answer.why else "."))
+
+    def _spec(self, name: str) -> ToolSpec | None:
+        """What a tool of this run is; None for one that is not there (any more)."""
+        try:
+            found = self._toolbox.specs((name,)) if name in self._names else ()
+        except UnknownTool:
+            return None
+        return found[0] if found else None
 
     def _prepared(self, tenant: str, call: Call) -> Prepared:
         # A model may know other tools' names from its training, or from a text that it has read.

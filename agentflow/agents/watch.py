@@ -5,7 +5,7 @@ whole: what was over before was told by that daemon, and a step in which it fell
 
     RunSeen     the run is watched from here on
     StepOver    a generation ended, or was cut short
-    CallOver    a call has its result, could not be understood, or was cut short
+    CallOver    a call has its first result, could not be understood, or was cut short
     RunOver     nothing follows
     RunLeft     it stays open, and is taken up by whoever starts next
 """
@@ -107,6 +107,7 @@ class RunWatch:
         self._watcher = watcher
         self._step: StepBegan | None = None  # that is not over
         self._started: dict[str, CallStarted] = {}  # calls that are not over
+        self._over: set[str] = set()  # calls of the step that are
         self._done = False
         at = self._began.at
         for event in events:
@@ -117,7 +118,7 @@ class RunWatch:
     def see(self, event: Event, heard: Iterable[Heard]) -> None:
         """The next event, and what the progress made of it."""
         for each in heard:
-            if isinstance(each, ToolEnded):
+            if isinstance(each, ToolEnded) and each.id not in self._over:
                 self._call_over(event, each)
         match event:
             case StepEnded():
@@ -138,12 +139,14 @@ class RunWatch:
         match event:
             case StepBegan():
                 self._step = event
+                self._over.clear()
             case StepEnded():
                 self._step = None
-            case CallStarted(call_id=call_id):
+            case CallStarted(call_id=call_id) if call_id not in self._over:
                 self._started.setdefault(call_id, event)  # one that is made again began when it was made first
             case CallEnded(call_id=call_id):
                 self._started.pop(call_id, None)
+                self._over.add(call_id)
 
     def _call_over(self, event: Event, ended: ToolEnded) -> None:
         started = self._started.get(ended.id)

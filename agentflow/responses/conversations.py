@@ -2,7 +2,7 @@
 
 A response's items come in when it is over, whoever noticed: its place is noted when it begins (`conversation_due`), and whoever
 next looks at the conversation writes the items, under names that follow from the response's log, and removes the note. So
-neither a crash nor a client that went away loses them, and nothing is there twice. One at a time does so.
+neither a crash nor a client that went away loses them, and nothing is there twice. One at a time does so for a conversation.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec.structs import replace
@@ -33,13 +34,23 @@ _INLINE_ITEMS = 100  # about a millisecond of decoding; more would hold the loop
 
 
 class Conversations:
-    """Lives on the event loop. All methods raise NotStored, Refused and DataDamaged. What they have done is durable."""
+    """Lives on the event loop. All methods raise NotStored, Refused and DataDamaged. What they have done is durable.
 
-    def __init__(self, archive: Callable[[], Awaitable[Archive]], responses: ResponseStore) -> None:
+    `goes_on`: whether a tenant's response is under way in this process, so that its log need not be read.
+    """
+
+    def __init__(
+        self,
+        archive: Callable[[], Awaitable[Archive]],
+        responses: ResponseStore,
+        goes_on: Callable[[str, str], bool],
+    ) -> None:
         self._archive = archive
         self._responses = responses
+        self._goes_on = goes_on
         self._ids = Ids()
-        self._settling = asyncio.Lock()
+        # By tenant and conversation; gone with the last who holds or awaits it.
+        self._settling: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def create(self, tenant: str, metadata: dict[str, str], items: Sequence[Item]) -> ConversationRecord:
         """A new conversation, with its first items."""
@@ -73,7 +84,7 @@ class Conversations:
         await self.retrieve(tenant, conversation_id)
         for response_id in await self._responses.due(tenant, conversation_id):
             await self._responses.drop_due(tenant, conversation_id, response_id)
-        async with self._settling:
+        async with self._alone(tenant, conversation_id):
             names = [name for name, _ in await self._stored(tenant, conversation_id)]
             with translated():
                 state = (await self._archive()).state
@@ -116,8 +127,10 @@ class Conversations:
 
     async def settle(self, tenant: str, conversation_id: str) -> None:
         """Take in the items of the responses that are over."""
-        async with self._settling:
+        async with self._alone(tenant, conversation_id):
             for response_id in await self._responses.due(tenant, conversation_id):
+                if self._goes_on(tenant, response_id):
+                    continue
                 record = await self._responses.record(tenant, response_id)
                 if record is not None:
                     projection = await self._responses.projection(tenant, record)
@@ -125,6 +138,9 @@ class Conversations:
                         continue
                     await self._take_in(tenant, conversation_id, projection)
                 await self._responses.drop_due(tenant, conversation_id, response_id)
+
+    def _alone(self, tenant: str, conversation_id: str) -> asyncio.Lock:
+        return self._settling.setdefault((tenant, conversation_id), asyncio.Lock())
 
     async def _take_in(self, tenant: str, conversation_id: str, projection: Projection) -> None:
         ended = projection.progress.ended

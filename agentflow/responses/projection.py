@@ -7,7 +7,7 @@ under the same numbers, whether the run goes on, is over, or was taken up by ano
     text                    a message item with one part; it ends with the step, or where a call begins
     a call's opening        a function_call item, or (the server makes it) a tool's item
     its arguments           deltas, and the whole
-    ToolStarted, ToolEnded  the stages of a tool's item, which then is done
+    ToolStarted, ToolEnded  the stages of a tool's item, which then is done; a result that is fetched again changes nothing
     Ended                   what is open ends as incomplete; then completed, incomplete or failed
 """
 
@@ -75,6 +75,7 @@ class Projection:
         self._output: list[Item] = []
         self._message: _Open | None = None
         self._calls: dict[str, _Open] = {}  # by call id
+        self._over: set[str] = set()  # the ids of calls of the server's own that have a result
         self._created_ms = 0
         self._ended: Ended | None = None
 
@@ -147,7 +148,7 @@ class Projection:
                 self._close_call(call_id)
             case ToolStarted(id=call_id, name=name) if name == FILE_SEARCH:
                 self._tell_stage(self._calls[call_id], "searching")
-            case ToolEnded():
+            case ToolEnded(id=call_id) if call_id not in self._over:
                 self._end_call(heard)
 
     def _add_text(self, text: str) -> None:
@@ -202,6 +203,7 @@ class Projection:
             self._end_message("completed")
             call = self._open_call(ended.id, ended.name)
         del self._calls[ended.id]
+        self._over.add(ended.id)
         if isinstance(call.item, ToolItem):
             self._tell_stage(call, "failed" if ended.is_error else "completed")
             status: ItemStatus = "failed" if ended.is_error else "completed"

@@ -39,7 +39,7 @@ class Responses:
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
         self._store = ResponseStore(runs.archive)
-        self.conversations = Conversations(runs.archive, self._store)
+        self.conversations = Conversations(runs.archive, self._store, self._goes_on)
 
     async def create(self, new: NewResponse) -> ResponseStream:
         """Begin a response; returns with the model's first word. Raises InvalidRequest, Refused, EngineFailure.
@@ -79,7 +79,7 @@ class Responses:
             await stream.begun()
         except BaseException:
             await stream.aclose()
-            await asyncio.wait([going.task])  # which notes the run's end
+            await going.ended()  # which notes the run's end
             raise
         return stream
 
@@ -91,6 +91,10 @@ class Responses:
             return live.over
         run = await (await self._runs.archive()).find(tenant, run_id)
         return run is None or run.end is not None
+
+    def _goes_on(self, tenant: str, response_id: str) -> bool:
+        live = self._runs.live(tenant, run_of(response_id))
+        return live is not None and not live.over
 
     async def retrieve(self, tenant: str, response_id: str) -> ResponseState:
         """A response as it stands. Raises NotStored, Refused, DataDamaged, as all below do."""
@@ -113,11 +117,21 @@ class Responses:
 
     async def delete(self, tenant: str, response_id: str) -> None:
         """Forget a response and its run. One that goes on is ended. What it gave to a conversation stays there."""
-        record = await self._record(tenant, response_id)
-        await self._runs.cancel(tenant, run_of(response_id))
+        record, run_id = await self._record(tenant, response_id), run_of(response_id)
+        await self._runs.cancel(tenant, run_id)
         if record.settings.conversation is not None:
             await self.conversations.settle(tenant, record.settings.conversation)
+        await self._runs.forget(tenant, run_id)
         await self._store.delete(tenant, record)
+
+    async def drop(self, tenant: str, run_id: str) -> None:
+        """Forget the response that a run makes, which is over and whose log goes next; does nothing for any other run."""
+        record = await self._store.record(tenant, response_of(run_id))
+        if record is None:
+            return
+        if record.settings.conversation is not None:
+            await self.conversations.settle(tenant, record.settings.conversation)
+        await self._store.drop(tenant, record)
 
     async def input_items(self, tenant: str, response_id: str, request: PageRequest) -> Page[Item]:
         """A part of the items that came with a response's request."""

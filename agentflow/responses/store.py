@@ -65,12 +65,16 @@ class ResponseStore:
 
     async def delete(self, tenant: str, record: ResponseRecord) -> None:
         """Forget a response whose run is over, and that its items were due."""
-        archive = await self._archive()
-        await archive.delete(tenant, run_of(record.id))
+        await (await self._archive()).delete(tenant, run_of(record.id))
+        await self.drop(tenant, record)
+
+    async def drop(self, tenant: str, record: ResponseRecord) -> None:
+        """Forget what was asked, and that its items were due; the log of its run stays."""
+        state = (await self._archive()).state
         with translated():
             if conversation := record.settings.conversation:
-                await archive.state.delete(tenant, _DUE, f"{conversation}/{record.id}")
-            await archive.state.delete(tenant, _KIND, record.id)
+                await state.delete(tenant, _DUE, f"{conversation}/{record.id}")
+            await state.delete(tenant, _KIND, record.id)
 
     async def due(self, tenant: str, conversation: str) -> list[str]:
         """The responses whose items a conversation waits for."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
+from agentflow.agents.going import Going
 from agentflow.agents.record import Ended, Event, Said, StepEnded
-from agentflow.agents.runs import Going
 from agentflow.errors import AgentFlowError
 from agentflow.events import Usage
 from agentflow.responses.events import ResponseEvent, ResponseState
@@ -83,8 +82,8 @@ class ResponseStream:
         await self._events.aclose()
         await self._log.aclose()
         if self._going is not None and not self._going.live.over:
-            self._going.task.cancel()
-            await asyncio.wait([self._going.task])
+            self._going.cancel()
+            await self._going.ended()
 
     async def _told(self) -> AsyncGenerator[ResponseEvent, None]:
         for told in self._ahead:

@@ -90,24 +90,25 @@ class ToolSuite:
         await self._handles.open()
         sources = dict(self._config.python)
         if self._config.installed:
-            found = await asyncio.to_thread(installed_sources)
-            sources |= {source.module: source for source in found if source.module not in sources}
+            installed = await asyncio.to_thread(installed_sources)
+            sources |= {source.module: source for source in installed if source.module not in sources}
         opening: list[Coroutine[Any, Any, PythonTools | HttpApi]] = [
             *(self._python(name, source) for name, source in sources.items()),
             *(self._http(name, source, documents[name]) for name, source in self._config.http.items()),
         ]
-        outcomes = await asyncio.gather(*opening, return_exceptions=True)
-        self._opened = [each for each in outcomes if not isinstance(each, BaseException)]
-        for each in outcomes:
-            if isinstance(each, BaseException):
-                raise each
-        self._fixed = (*builtin_tools(), *own, *(tool for opened in self._opened for tool in opened.tools))
+        found: list[Tool] = []
+        for outcome in await asyncio.gather(*opening, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            found += outcome.tools
+        self._fixed = (*builtin_tools(), *own, *found)
         self.toolbox.renew(self._fixed)
         self.toolbox.changing = bool(self._config.mcp)
 
     async def _python(self, name: str, source: PythonSource) -> PythonTools:
         try:
             tools = await PythonTools.open(source, allowed_environment(source, self._environment))
+            self._opened.append(tools)  # at once: it is to be closed, whatever becomes of the others
             await tools.warm(source.warm)
         except ToolError as error:
             raise InvalidTool(f"tools.python.{name}: {error}") from error
@@ -120,13 +121,19 @@ class ToolSuite:
             api = await HttpApi.open(source, document)
         except ToolError as error:
             raise InvalidTool(f"tools.http.{name}: {error}") from error
+        self._opened.append(api)
         for operation, why in api.left_out.items():
             _log.warning("an operation is no tool", extra={"api": name, "operation": operation, "why": why})
         return api
 
     async def _connect(self, group: asyncio.TaskGroup) -> None:
         # The SDK takes seconds to import, for which nobody waits who has no server.
-        mcp = await asyncio.to_thread(_import_mcp)
+        try:
+            mcp = await asyncio.to_thread(_import_mcp)
+        except ImportError as error:
+            why = f"the MCP SDK cannot be imported ({error}): install ACU with all of its requirements"
+            _log.error("the MCP servers of the configuration cannot be used", extra={"why": why})
+            return
         try:
             self._servers = servers = await mcp.open(self._config.mcp, self._environment, group)
         except ToolError as error:

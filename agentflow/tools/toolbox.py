@@ -153,6 +153,10 @@ class Toolbox:
         """Remove what is kept of a tenant's results. After its runs have ended."""
         await self._handles.erase(tenant)
 
+    async def forget(self, tenant: str, run_id: str) -> None:
+        """Remove what is kept of a run's results. After it has ended."""
+        await self._handles.forget(tenant, run_id)
+
     # Before the call
 
     def prepare(self, tenant: str, name: str, arguments: str) -> Prepared:

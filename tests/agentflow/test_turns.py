@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from agentflow.messages import Message, Tool, ToolCall
 from agentflow.prompt import ChatEncoder
 from agentflow.tokenizer import ByteTokenizer, FileTokenizer
@@ -26,6 +28,29 @@ FORGETFUL = (
 NUMBERING = (
     "{% for message in messages %}<|im_start|>{{ loop.index }} {{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# Writes a result under the name of the call before it, whatever the result itself says.
+NAMED_BY_CALL = (
+    "{% set ns = namespace(last='') %}{% for message in messages %}<|im_start|>"
+    "{% if message['role'] == 'tool' %}functions.{{ ns.last }}\n{{ message['content'] }}"
+    "{% else %}{{ message['role'] }}\n{{ message['content'] }}{% if message['tool_calls'] %}"
+    "{% set ns.last = message['tool_calls'][0]['function']['name'] %}{{ ns.last }}{% endif %}{% endif %}"
+    "<|im_end|>\n{% endfor %}{% if tools %}{% endif %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# Writes the ids of results, and under each the name of the first call of all.
+NAMED_BY_FIRST = NAMED_BY_CALL.replace("{% set ns.last = ", "{% set ns.last = ns.last or ")
+WITH_IDS = NAMED_BY_CALL.replace("functions.{{ ns.last }}", "{{ message['tool_call_id'] }}")
+# Takes one call in a turn, and no user's turn behind a result.
+SINGLE = NAMED_BY_CALL.replace(
+    "<|im_start|>{% if",
+    "{% if message['tool_calls'] and message['tool_calls'] | length > 1 or message['role'] == 'user' and not loop.first "
+    "and messages[loop.index0 - 1]['role'] == 'tool' %}{{ raise_exception('refused') }}{% endif %}<|im_start|>{% if",
+)
+# Writes a user's turn behind a result in another way, or the second of two results, once the conversation is long.
+BEHIND = NAMED_BY_CALL.replace("{% else %}", "{% else %}{% if loop.index > 4 and WHERE %}late {% endif %}")
+BEHIND_RESULT = BEHIND.replace("WHERE", "message['role'] == 'user' and messages[loop.index0 - 1]['role'] == 'tool'")
+SECOND_OF_TWO = NAMED_BY_CALL.replace(
+    "functions.", "{% if loop.index > 5 and messages[loop.index0 - 1]['role'] == 'tool' %}late {% endif %}functions."
 )
 
 
@@ -91,6 +116,54 @@ def test_a_template_whose_turns_depend_on_those_before_is_rendered_whole(tmp_pat
     assert "in another way within a longer conversation" in turns.problem
     prompt = turns.next([7], [8], [*ASKED, CALLED], [RESULT], [LOOK])
     assert prompt == ChatEncoder(tokenizer, NUMBERING).encode([*ASKED, CALLED, RESULT], [LOOK])
+
+
+def result(name: str, call_id: str) -> Message:
+    return Message("tool", "rain", name=name, tool_call_id=call_id)
+
+
+def called(*named: tuple[str, str]) -> Message:
+    return Message("assistant", "", tool_calls=tuple(ToolCall(call_id, name, "{}") for name, call_id in named))
+
+
+LONG = [*ASKED, called(("look", "run_0")), result("look", "run_0"), called(("weather", "run_1"))]
+
+
+@pytest.mark.parametrize(
+    ("template", "head"),
+    [(NAMED_BY_CALL, "functions.weather\n"), (WITH_IDS, "call00001\n"), (SINGLE, "functions.weather\n")],
+)
+def test_a_result_stands_under_the_name_and_the_id_that_it_has_in_the_whole_conversation(
+    tmp_path: Path, template: str, head: str
+) -> None:
+    tokenizer, turns = chatml(tmp_path, template)
+    assert turns.problem is None
+    new = tokenizer.decode(turns.next([], [], LONG, [result("weather", "run_1")], [LOOK]), skip_special_tokens=False)
+    assert new == f"<|im_end|>\n<|im_start|>{head}rain<|im_end|>\n<|im_start|>assistant\n"
+    whole = tokenizer.decode(turns.opening([*LONG, result("weather", "run_1")], [LOOK]), skip_special_tokens=False)
+    assert whole.endswith(new)
+
+
+def test_a_template_that_takes_one_call_in_a_turn_still_gets_the_results_of_two(tmp_path: Path) -> None:
+    tokenizer, turns = chatml(tmp_path, SINGLE)
+    history = [*ASKED, called(("weather", "a"), ("look", "b"))]
+    new = turns.next([], [], history, [result("weather", "a"), result("look", "b")], [LOOK])
+    assert tokenizer.decode(new, skip_special_tokens=False).count("functions.weather\nrain<|im_end|>") == 2
+
+
+@pytest.mark.parametrize(
+    ("template", "what"),
+    [
+        (NAMED_BY_FIRST, "a second result"),
+        (BEHIND_RESULT, "a message behind a result"),
+        (SECOND_OF_TWO, "results of several calls"),
+    ],
+)
+def test_a_template_that_differs_only_with_other_calls_before_is_found_out(
+    tmp_path: Path, template: str, what: str
+) -> None:
+    _, turns = chatml(tmp_path, template)
+    assert turns.problem == f"the chat template writes {what} in another way within a longer conversation"
 
 
 def test_a_model_without_a_template_has_a_problem_and_no_prompts() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from agentflow.agents.config import AgentConfig, AgentLimits
@@ -99,6 +100,19 @@ async def test_a_call_that_is_not_made_is_refused_and_one_that_fails_is_an_error
 async def test_a_call_that_nobody_understands_is_malformed() -> None:
     (over,) = calls(await watched(STEP, said("<tool_call>{nonsense</tool_call>"), STEPPED))
     assert (over.known, over.outcome) == (False, "malformed")
+
+
+@pytest.mark.parametrize("before", [0, 5])
+async def test_a_result_that_is_fetched_again_or_marked_as_old_is_no_other_call(before: int) -> None:
+    started = CallStarted(call_id="call_10000", name="add", arguments="{}", idempotent=True)
+    log = (
+        *(STEP, said(call("add")), started, CallEnded(call_id="call_10000", text="2"), STEPPED),
+        *(CallEnded(call_id="call_10000", text="(old) 2"), replace(started, attempt=2)),
+        *(CallEnded(call_id="call_10000", text="3"), replace(started, attempt=3), END),
+    )
+    heard = await watched(*log[before:], before=log[:before])
+    assert [(over.outcome, over.result) for over in calls(heard)] == ([] if before else [("ok", "2")])
+    assert kinds(heard)[-1] == "RunOver"
 
 
 async def test_what_is_under_way_at_the_end_is_cut() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agentflow.agents import record
 from agentflow.agents.record import (
@@ -218,6 +219,18 @@ def test_a_call_that_an_agent_did_not_write_well_is_a_tool_that_failed() -> None
         ("ToolItem", "failed"),
         ("MessageItem", "completed"),
     ]
+
+
+@pytest.mark.parametrize("name", ["look", "file_search"])
+def test_a_result_that_is_fetched_again_or_marked_as_old_changes_nothing(name: str) -> None:
+    started, first = called(0, "old", name=name)
+    assert isinstance(started, CallStarted)
+    log = [*began(), *said(CALL.replace("look", name)), started, first, stepped()]
+    again = [*called(0, "(old) old", name=name)[1:], replace(started, attempt=2), *called(0, "new", name=name)[1:]]
+    assert told([*log, *again, ended()]) == told([*log, ended()])
+    (item,) = told([*log, *again, ended()])[1].output
+    assert isinstance(item, ToolItem)
+    assert item.output == "old"
 
 
 def test_what_a_plain_model_did_not_write_as_a_call_is_text() -> None:
