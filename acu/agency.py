@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from agentflow.tools.toolbox import Toolbox
     from dataplane import DataPlane, StateStore
 
-RESULTS = "results"  # as acu/datawork.py erases it
+RESULTS = "results"
 RETRY_S = 5.0
 
 _log = logging.getLogger("acu.agency")
@@ -161,9 +161,14 @@ def _own_tools(config: AcuConfig, memories: Memories | None, later: Later) -> tu
 
     if memories is None:
         return ()
-    named = {name for agent in config.agents.values() for name in agent.tools}
+    named = {name for agent in config.agents.values() for name in agent.tools if name != "*"}
     tools = (*remembering_tools(memories, later.keeping), FileSearch(later.library))
-    return tuple(tool for tool in tools if tool.spec.name in named or f"{tool.spec.name.partition('_')[0]}_*" in named)
+    return tuple(tool for tool in tools if any(_stands_for(name, tool.spec.name) for name in named))
+
+
+def _stands_for(name: str, tool: str) -> bool:
+    """As the toolbox reads a name."""
+    return tool.startswith(name[:-1]) if name.endswith("*") else tool == name
 
 
 def _memory(

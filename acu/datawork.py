@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from acu.agency import RESULTS
 from acu.http.library import LibrarySource
 from acu.http.wire.data import ArchiveBody, BackupBody, DataWork, EraseBody, VerifyBody
 from agentflow.agents.archive import HOUSE as AGENTS_HOUSE
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from dataplane.store import DataPlane
 
 UPLOADS = "library/files"
-RESULTS = "results"
 UPLOADS_STAY = (
     "Of files in this vector store these chunks are gone, and their usage is less (a file without any is failed). The uploaded "
     "files still have the words: delete them too, for a file that is attached again has all its chunks again."
@@ -146,8 +146,8 @@ async def _runs_ended(plane: DataPlane, tenant: str, runs: Runs | None, whole: b
     if not whole:
         yield
         return
-    await asyncio.to_thread(erase_folder, plane.folder / RESULTS, tenant)
     if runs is None:
+        await asyncio.to_thread(erase_folder, plane.folder / RESULTS, tenant)
         yield
         return
     async with runs.closed(tenant):

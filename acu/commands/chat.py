@@ -22,7 +22,7 @@ READY_TIMEOUT_S = 10.0  # /readyz answers at once, however busy the engines are
 LIMIT = f"longest answer in tokens; default: {MAX_TOKENS}, or what is left of the model's context if that is less"
 HELP = """\
 /system TEXT   set the system message (no TEXT: remove it) and begin anew
-/model NAME    talk to another model, or to an agent as agent/NAME (no NAME: list the models)
+/model NAME    talk to another model, or to agent/NAME (no NAME: list them)
 /clear         begin anew
 /help          this
 /quit          leave (so does ctrl-D)
@@ -34,7 +34,7 @@ def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "chat",
         help="talk to a model",
-        description="Talk to a served model, or to an agent. Without a terminal, each line of the input is a message.",
+        description="Talk to a served model, or to an agent. Without a terminal,\neach line of the input is a message.",
         epilog=HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -17,6 +17,7 @@ from acu.http.exchange import Exchange, encoded, new_id
 from acu.http.generation import REFUSALS
 from acu.http.paging import Cursor, Order, decode_query, ends, given
 from acu.http.route import Answer, Route
+from acu.http.runstream import HEARTBEAT_S, Heart
 from acu.http.sse import EventWriter
 from acu.http.wire.response_body import RESPONSE_DECODER, ResponseBody, new_response
 from acu.http.wire.response_events import ResponseStreamEvent, error_bytes, event_bytes
@@ -59,7 +60,7 @@ async def create(service: Service, exchange: Exchange) -> web.StreamResponse:
     async with aclosing(await service.responses.create(new)) as stream:
         try:
             if body.stream:
-                return await _streamed(exchange, stream)
+                return await stream_response(exchange, stream)
             return await _answer(exchange, await stream.finish())
         finally:
             exchange.usage, exchange.queue_s, exchange.ttft_s = stream.usage, stream.queue_s, stream.ttft_s
@@ -74,7 +75,7 @@ async def retrieve(service: Service, exchange: Exchange) -> web.StreamResponse:
         return await _answer(exchange, await service.responses.retrieve(exchange.caller.tenant, _id(exchange)))
     exchange.streamed = True
     async with aclosing(await service.responses.stream(exchange.caller.tenant, _id(exchange), after)) as stream:
-        return await _streamed(exchange, stream)
+        return await stream_response(exchange, stream)
 
 
 async def delete(service: Service, exchange: Exchange) -> web.StreamResponse:
@@ -168,16 +169,23 @@ async def _answer(exchange: Exchange, state: ResponseState) -> web.StreamRespons
     return exchange.json(await encoded(lambda: msgspec.json.encode(response_object(state)), size))
 
 
-async def _streamed(exchange: Exchange, stream: ResponseStream) -> web.StreamResponse:
-    """Answer with a response's events. What fails before the first of them gets a status of its own."""
+async def stream_response(
+    exchange: Exchange, stream: ResponseStream, heartbeat_s: float = HEARTBEAT_S
+) -> web.StreamResponse:
+    """Answer with a response's events. What fails before the first of them gets a status of its own.
+
+    While nothing happens (a tool works, a call waits for a person), a comment every `heartbeat_s` tells that all is alive.
+    """
     events = aiter(stream)
     first = await anext(events, None)
     out = await EventWriter.open(exchange)
+    heart = Heart(out, exchange, heartbeat_s)
     broken = False
     try:
         if first is not None:
             out.write(event_bytes(first))
         async for event in events:
+            heart.busy = True
             if out.write(event_bytes(event)):
                 await out.drain()
     except Exception as error:
@@ -185,6 +193,8 @@ async def _streamed(exchange: Exchange, stream: ResponseStream) -> web.StreamRes
             raise
         broken = True
         out.write(_error(exchange, stream, error))
+    finally:
+        heart.stop()
     return await out.close(broken=broken)
 
 

@@ -108,7 +108,7 @@ def routes(service: Service) -> tuple[Route, ...]:
     """The endpoints' entries in the table."""
 
     def source() -> Overview:
-        return Overview(service.agents)
+        return Overview(service.agents, service.responses.drop)
 
     def bound(endpoint: Callable[[Source, Exchange], Awaitable[web.StreamResponse]]) -> Endpoint:
         return partial(endpoint, source)

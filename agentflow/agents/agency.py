@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from agentflow.agents.config import AgentConfig
 from agentflow.agents.watch import Watcher
-from agentflow.memory.agentmemory import AgentMemory
 from agentflow.tools.toolbox import Toolbox
-from dataplane import StateStore
+
+if TYPE_CHECKING:
+    from agentflow.memory.agentmemory import AgentMemory
+    from dataplane import StateStore
 
 PREFIX = "agent/"
 """What a model's name begins with that is an agent's."""

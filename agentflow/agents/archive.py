@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Struct
@@ -26,7 +26,9 @@ from agentflow.agents.record import Event, RunEnd
 from agentflow.events import Usage
 from agentflow.library.planeerrors import translated
 from agentflow.library.refusals import DataDamaged
-from dataplane import StateStore
+
+if TYPE_CHECKING:
+    from dataplane import StateStore
 
 HOUSE: Final = "/agents"
 _PAGE = 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
@@ -12,7 +12,10 @@ from agentflow.agents import record
 from agentflow.agents.record import Event, Resumed, StepBegan, StepEnded
 from agentflow.library.planeerrors import translated
 from agentflow.library.refusals import DataDamaged
-from dataplane import EventRecord, StateStore
+from dataplane import EventRecord
+
+if TYPE_CHECKING:
+    from dataplane import StateStore
 
 PAGE = 500
 LONGEST = 512 << 10  # bytes of one event in a log

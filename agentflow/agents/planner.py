@@ -13,7 +13,7 @@ What the run recalled stands behind the instructions in every prompt of the larg
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -21,12 +21,13 @@ from agentflow.agents import form
 from agentflow.agents.guide import Guide
 from agentflow.agents.progress import Progress
 from agentflow.agents.record import Began, Recalled, Routed, StepBegan
-from agentflow.memory.memories import Memory
-from agentflow.memory.recall import Recall
-from agentflow.memory.recollection import reminded
+from agentflow.memory.recollection import Memory, reminded
 from agentflow.messages import Message, Sampling
 from agentflow.router import Turn
 from agentflow.speaker import Speaker
+
+if TYPE_CHECKING:
+    from agentflow.memory.recall import Recall
 
 
 class Cast(NamedTuple):

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from agentflow.agents.agency import Agency, Asked
 from agentflow.agents.archive import Archive, RunRecord
@@ -27,8 +28,10 @@ from agentflow.agents.stream import AgentStream
 from agentflow.agents.toolwork import ToolWork
 from agentflow.errors import AgentFlowError, Draining, InvalidRequest, SequenceFailed
 from agentflow.library.refusals import DataDamaged, DataUnavailable
-from agentflow.memory.agentmemory import Keeping
 from agentflow.messages import ChatRequest
+
+if TYPE_CHECKING:
+    from agentflow.memory.agentmemory import Keeping
 
 _log = logging.getLogger(__name__)
 LOOK_S = 0.5  # between two looks at the runs that a drain waits for

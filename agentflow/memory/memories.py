@@ -23,6 +23,7 @@ from msgspec import Struct
 from agentflow.errors import AgentFlowError, ContextLengthExceeded
 from agentflow.library.planeerrors import translated
 from agentflow.library.refusals import DataUnavailable, NotStored
+from agentflow.memory.recollection import Memory
 from dataplane import CollectionSpec, Row, SearchQuery, parse_filter
 from dataplane.errors import AlreadyExists, NotFound
 
@@ -51,15 +52,6 @@ class Entry(Struct, frozen=True, kw_only=True):
     at: int
     said: str = ""
     until: int | None = None
-
-
-class Memory(Struct, frozen=True, kw_only=True):
-    """Something remembered. `at`: when it was written, in milliseconds since 1970."""
-
-    id: str
-    kind: str
-    text: str
-    at: int
 
 
 class Findings(Struct, frozen=True, kw_only=True):

@@ -49,19 +49,33 @@ async def test_agents_get_the_tools_that_they_name_and_the_small_model_that_is_t
         await room.close()
 
 
-async def test_the_tools_of_memory_are_there_for_agents_that_name_them(tmp_path: Path) -> None:
+OWN = {"memory_search", "memory_write", "memory_forget", "file_search"}
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["memory_*", "file_search"], OWN),
+        (["mem*", "f*"], OWN),
+        (["memory_s*", "file_*"], {"memory_search", "file_search"}),
+        (["*"], set()),
+    ],
+)
+async def test_the_tools_of_memory_and_of_files_are_there_for_agents_that_name_them(
+    tmp_path: Path, names: list[str], found: set[str]
+) -> None:
     models = {
         "large": {"model": "scripted", "engine": "scripted"},
         "embed": {"model": "scripted-embed", "engine": "scripted"},
     }
     agents = {
-        "desk": {"tools": ["memory_*", "file_search"], "memory": {"recall": True, "remember": "turns"}},
+        "desk": {"tools": names, "memory": {"recall": True, "remember": "turns"}},
         "plain": {"tools": ["calculator"]},
     }
     room = await AgencyRoom.open(configured(tmp_path, models=models, agents=agents), ENVIRON, Later())
     try:
         offered = {tool.name for tool in room.agency.toolbox.offered(("*",))}
-        assert {"memory_search", "memory_write", "memory_forget", "file_search"} <= offered
+        assert offered & OWN == found
         assert room.agency.memory is not None
         assert room.agency.memory.recall("desk") is not None
         assert room.agency.memory.recall("plain") is None

@@ -75,3 +75,28 @@ async def test_erasing_a_tenant_ends_its_runs_and_removes_their_logs_and_results
         await perform(plane, EraseBody(tenant="other"), silent)
         assert [path for path in (tmp_path / "handles").rglob("h_*") if path.is_file()] == []
     await plane.close()
+
+
+async def test_a_run_has_its_tools_results_until_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datawork, "RESULTS", "../handles")
+    plane = await DataPlane.open(DataPlaneConfig(path=str(tmp_path / "data"), hot_layer_mem_mb=64))
+    there, hanging = [], asyncio.Event()
+
+    def kept() -> int:
+        return sum(path.is_file() for path in (tmp_path / "handles").rglob("h_*"))
+
+    async def hang_on(_: dict[str, Any], __: CallContext) -> str:
+        hanging.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            there.append(kept())
+        return ""
+
+    tools = [BodyTool("long", long), BodyTool("hang", hang_on)]
+    async with benched(tmp_path, {"long long": call("hang"), "long": call("long")}, tools, AGENT, plane=plane) as it:
+        await it.service.chat(request("long", caller=Caller("acme")))
+        await hanging.wait()
+        await perform(plane, EraseBody(tenant="acme"), silent, runs=it.service.agents)
+        assert (there, kept()) == ([1], 0)
+    await plane.close()

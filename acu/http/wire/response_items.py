@@ -17,7 +17,7 @@ Hint = Annotated[Any, Meta(description=_HINTS)]
 
 _REFUSED = {
     "item_reference": "Send the item itself, or use `previous_response_id` or `conversation`.",
-    "mcp_approval_response": "Tools run without approval.",
+    "mcp_approval_response": "Allow a call at /acu/v1/runs/RUN/calls/CALL/approval, while its response goes on.",
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,12 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
+from acu.http.responses import stream_response
+from acu.http.runstream import HEARTBEAT
+from agentflow.agents.record import Began, Ended, Event
+from agentflow.responses.records import ResponseRecord
+from agentflow.responses.stream import ResponseStream
+from tests.acu.http.exchanging import exchanging
 from tests.acu.http.library_serving import client
 from tests.acu.http.response_serving import serving_responses
 
@@ -265,6 +273,38 @@ async def test_a_stream_that_is_left_ends_its_response(tmp_path: Path) -> None:
         assert left.status == "cancelled"
         events = await events_of(await api.responses.retrieve(left.id, stream=True))
         assert events[-1].response.status == "cancelled"
+
+
+async def test_comments_come_while_a_response_says_nothing() -> None:
+    free = asyncio.Event()
+
+    async def log() -> AsyncGenerator[tuple[int, Event], None]:
+        yield 1, Began(agent="desk", model="m", messages=())
+        await free.wait()
+        yield 2, Ended(end="completed", why="stop")
+
+    record = ResponseRecord(id="resp_" + "0" * 24, model="m", input=())
+    stream = ResponseStream(record, log())
+    async with (
+        asyncio.timeout(30),
+        exchanging(lambda exchange: stream_response(exchange, stream, heartbeat_s=0.02)) as (reader, _),
+    ):
+        for kind in (b"created", b"in_progress"):
+            assert b"event: response." + kind in await reader.readuntil(b"\n\n")
+        for _ in range(3):
+            assert (await reader.readuntil(b"\n\n")).endswith(HEARTBEAT)
+        free.set()
+        assert b"event: response.completed" in await reader.readuntil(b"0\r\n\r\n")
+
+
+async def test_a_response_whose_run_is_deleted_is_unknown_with_its_input(tmp_path: Path) -> None:
+    async with serving_responses(tmp_path) as served, client(served) as api:
+        made = await api.responses.create(model="large", input="hello")
+        run_id = made.id.replace("resp_", "run_")
+        await api.delete(f"{str(api.base_url).removesuffix('/v1/')}/acu/v1/runs/{run_id}", cast_to=object)
+        for ask in (api.responses.retrieve, api.responses.input_items.list):
+            with pytest.raises(openai.NotFoundError):
+                await ask(made.id)
 
 
 async def test_another_key_sees_nothing(tmp_path: Path) -> None:

@@ -3,40 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
 
-from aiohttp import web
-
-from acu.http.exchange import Exchange, Peer
 from acu.http.runstream import HEARTBEAT, HEARTBEAT_S, stream_run
 from agentflow.agents.record import Event, Paused, Said
+from tests.acu.http.exchanging import exchanging
 
 Events = AsyncGenerator[tuple[int, Event], None]
-REQUEST = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
+Connection = AbstractAsyncContextManager[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
 
 
-@asynccontextmanager
-async def asked(
-    events: Events, heartbeat_s: float = HEARTBEAT_S
-) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+def asked(events: Events, heartbeat_s: float = HEARTBEAT_S) -> Connection:
     """The connection of a client that has asked for a stream of `events`."""
-
-    async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        return await stream_run(Exchange(request, Peer("tcp", loopback=True), closing=False), events, heartbeat_s)
-
-    runner = web.ServerRunner(web.Server(handle, handler_cancellation=True), shutdown_timeout=1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        reader, writer = await asyncio.open_connection(*runner.addresses[0][:2], limit=1 << 16)
-        writer.write(REQUEST)
-        await reader.readuntil(b"\r\n\r\n")
-        yield reader, writer
-    finally:
-        writer.transport.abort()
-        await runner.cleanup()
+    return exchanging(lambda exchange: stream_run(exchange, events, heartbeat_s))
 
 
 async def test_comments_come_while_nothing_happens() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from agentflow.agents.account import MOST_ARGUMENTS, MOST_TEXT, RunAccount, account, summary
@@ -16,6 +17,7 @@ from agentflow.agents.record import (
     Ended,
     Event,
     Paused,
+    Recalled,
     Resumed,
     Routed,
     Said,
@@ -196,3 +198,20 @@ def test_the_summary_of_a_run_counts_what_it_has_done_so_far() -> None:
         progress.apply(event)
     run = summary(progress)
     assert (run.status, run.why, run.ended_at, run.steps) == ("completed", "stop", 6.001, 2)
+
+
+def test_what_the_model_was_reminded_of_is_told_in_seconds() -> None:
+    recalled = Recalled(
+        at=1500, texts=("Ann likes tea.",), ids=("m1",), written=(1_700_000_000_500,), tiers=("hot",), seconds=0.25
+    )
+    found = account("run_abc", enumerate([BEGAN, recalled], 1), 2.0)
+    assert found is not None
+    assert msgspec.to_builtins(found.recalled) == {
+        "texts": ("Ann likes tea.",),
+        "ids": ("m1",),
+        "written": (1_700_000_000.5,),
+        "tiers": ("hot",),
+        "complete": True,
+        "seconds": 0.25,
+        "why": "",
+    }

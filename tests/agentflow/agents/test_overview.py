@@ -135,3 +135,29 @@ async def test_steering_a_run_that_has_just_ended_is_a_conflict_that_says_how_it
         async for _ in stream:
             pass
         await stream.aclose()
+
+
+async def test_a_run_that_is_deleted_leaves_nothing_of_its_tools_results(tmp_path: Path, plane: DataPlane) -> None:
+    async def long(_: dict[str, Any], __: CallContext) -> str:
+        return "long " * 10_000
+
+    def kept() -> int:
+        return sum(path.is_file() for path in (tmp_path / "handles").rglob("h_*"))
+
+    dropped: list[tuple[str, str]] = []
+
+    async def drop(tenant: str, run_id: str) -> None:
+        dropped.append((tenant, run_id))
+
+    rules = {"long long": "Read.", "go": call("long")}
+    async with benched(tmp_path, rules, [BodyTool("long", long)], plane=plane) as it:
+        overview = Overview(it.service.agents, drop)
+        await it.ask("go")
+        await it.ask("go")
+        await it.service.agents.drain()
+        (first, second), _ = await overview.page("default", Wanted(limit=5))
+        assert kept() == 2
+        await overview.delete("default", first.id)
+        assert (kept(), dropped) == (1, [("default", first.id)])
+        (left,), _ = await overview.page("default", Wanted(limit=5))
+        assert left.id == second.id

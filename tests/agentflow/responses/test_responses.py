@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from agentflow.agents.archive import Archive, RunRecord
+from agentflow.agents.overview import Overview
 from agentflow.agents.record import Event
 from agentflow.engine.script import Rule
 from agentflow.errors import ContextLengthExceeded, InvalidRequest
 from agentflow.library.refusals import DataDamaged, NotStored
 from agentflow.messages import ChatRequest, Tool
+from agentflow.responses.conversations import Conversations
 from agentflow.responses.events import ResponseEvent
 from agentflow.responses.ids import run_of
 from agentflow.responses.items import CallItem, MessageItem
@@ -21,8 +23,9 @@ from agentflow.responses.projection import Projection
 from agentflow.responses.records import ResponseRecord, Settings
 from agentflow.responses.store import ResponseStore
 from agentflow.responses.values import NewResponse
-from dataplane import DataPlane, DataPlaneConfig
-from tests.agentflow.agents.agencies import benched, call
+from agentflow.tools.tool import CallContext
+from dataplane import DataPlane, DataPlaneConfig, EventRecord
+from tests.agentflow.agents.agencies import BodyTool, benched, call
 
 RULES: dict[str, str | Rule] = {
     "go": "I ask 查. " + call("weather", '{"city": "Paris"}'),
@@ -99,6 +102,66 @@ async def test_a_response_that_goes_on_is_ended_by_its_deletion_and_cannot_be_go
         assert await plane.state.scan("default", "run") == []
         assert await plane.state.scan("default", "response") == []
         await stream.aclose()
+    await plane.close()
+
+
+async def test_a_response_whose_run_is_deleted_leaves_only_what_it_gave_to_its_conversation(tmp_path: Path) -> None:
+    plane = await opened(tmp_path)
+    async with benched(tmp_path, RULES, [], plane=plane) as it:
+        responses = it.service.responses
+        conversation = await responses.conversations.create("default", {}, ())
+        state = await (await responses.create(asked("go", conversation=conversation.id))).finish()
+        await it.service.agents.drain()
+        await Overview(it.service.agents, responses.drop).delete("default", run_of(state.record.id))
+        for kind in ("response", "run", "conversation_due"):
+            assert await plane.state.scan("default", kind) == []
+        items = await responses.conversations.all_items("default", conversation.id)
+        assert items == [*state.record.input, *state.output]
+        await responses.drop("default", "run_" + "0" * 24)  # of no response: nothing happens
+    await plane.close()
+
+
+async def test_a_response_that_is_deleted_leaves_nothing_of_its_tools_results(tmp_path: Path) -> None:
+    async def long(_: dict[str, Any], __: CallContext) -> str:
+        return "long " * 10_000
+
+    plane = await opened(tmp_path)
+    rules = {"long long": "Read.", "go": call("long")}
+    async with benched(tmp_path, rules, [BodyTool("long", long)], plane=plane) as it:
+        state = await (await it.service.responses.create(asked("go", "agent/a"))).finish()
+        assert [path.is_file() for path in (tmp_path / "handles").rglob("h_*")] == [True]
+        await it.service.responses.delete("default", state.record.id)
+        assert list((tmp_path / "handles").rglob("h_*")) == []
+    await plane.close()
+
+
+async def test_a_conversation_waits_for_no_other_and_reads_no_log_of_a_response_that_goes_on(tmp_path: Path) -> None:
+    plane = await opened(tmp_path)
+    archive, slow, free = Archive(plane.state), asyncio.Event(), asyncio.Event()
+    going = {"resp_" + "1" * 24}
+
+    async def opening() -> Archive:
+        if (task := asyncio.current_task()) is not None and task.get_name() == "slow":
+            slow.set()
+            await free.wait()
+        return archive
+
+    store = ResponseStore(opening)
+    conversations = Conversations(opening, store, lambda _, response_id: response_id in going)
+    first, second = [await conversations.create("default", {}, ()) for _ in range(2)]
+    (response_id,) = going
+    settings = Settings(conversation=second.id)
+    await store.put("default", ResponseRecord(id=response_id, model="m", input=(), settings=settings))
+    await plane.state.append("default", f"run/{run_of(response_id)}", [EventRecord("said", 1, b"no event")])
+    settling = asyncio.create_task(conversations.settle("default", first.id), name="slow")
+    await slow.wait()
+    async with asyncio.timeout(10):
+        assert await conversations.all_items("default", second.id) == []
+    going.clear()
+    with pytest.raises(DataDamaged):
+        await conversations.all_items("default", second.id)
+    free.set()
+    await settling
     await plane.close()
 
 

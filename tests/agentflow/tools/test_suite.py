@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from agentflow.tools.config import ToolsConfig
 from agentflow.tools.errors import InvalidTool, UnknownTool
@@ -118,3 +120,37 @@ async def test_without_servers_a_name_that_is_not_there_is_a_mistake(tmp_path: P
     async with connected(tmp_path, config(tmp_path)) as suite:
         with pytest.raises(UnknownTool, match="Did you mean 'double'"):
             suite.toolbox.offered(("doubel",))
+
+
+async def test_a_start_that_is_cancelled_ends_what_was_ready(tmp_path: Path) -> None:
+    before = children()
+    ready = tmp_path / "ready"
+    wanted = config(tmp_path, module=MODULE + f"open({str(ready)!r}, 'a').close()\n")
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(600)\n")
+    slow = PythonSource(module=str(tmp_path / "slow.py"), warm=1)
+    opening = asyncio.ensure_future(
+        ToolSuite.open(replace(wanted, python={**wanted.python, "slow": slow}), tmp_path / "results", ENVIRONMENT)
+    )
+    async with asyncio.timeout(60):
+        while not ready.exists():
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(1.0)  # the module's process says what it has, and waits for calls
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert children() <= before
+
+
+async def test_without_the_sdk_servers_are_not_there_and_all_else_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "agentflow.tools.mcp", None)
+    source = McpSource(command=(sys.executable, str(HERE / "mcp_example.py")))
+    with caplog.at_level(logging.ERROR):
+        async with connected(tmp_path, config(tmp_path, mcp={"example": source})) as suite:
+            async with asyncio.timeout(60):
+                while not caplog.records:
+                    await asyncio.sleep(0.02)
+            assert (await call(suite, "double", '{"n": 21}')).text == "42"
+    (told,) = caplog.records
+    assert "install ACU with all of its requirements" in told.__dict__["why"]
