@@ -179,22 +179,26 @@ class AgentLoop:
 
     async def _go_on(self) -> None:
         """After a step: the end, or the prompt of the next."""
-        progress, limits = self._progress, self._terms.agent.limits
+        progress = self._progress
         if self._tools is None or (not progress.calls and not progress.added):
             cut = progress.finish_reason == "length"
             ended = Ended(end="incomplete" if cut else "completed", why="max_tokens" if cut else "stop")
             await self._live.end(ended, unless=lambda: self._tools is not None and bool(progress.added))
-        elif self._is_answered():
+        else:
             await self._unpaused()
             await self._renew()
+            await self._next()
+
+    async def _next(self) -> None:
+        """After a step whose calls have their results: the answer, a limit, or the prompt of the next."""
+        progress, limits = self._progress, self._terms.agent.limits
+        if self._is_answered():
             await self._quote()
         elif progress.step + 1 >= limits.steps:
             await self._end("incomplete", "max_steps", f"The run took all of its {limits.steps} steps.")
         elif progress.usage.completion_tokens >= limits.tokens:
             await self._end("incomplete", "max_tokens", f"The run took all of its {limits.tokens} tokens.")
         else:
-            await self._unpaused()
-            await self._renew()
             await self._live.tell(await self._planner.next(progress))
 
     def _is_answered(self) -> bool:

@@ -39,18 +39,34 @@ class ResultItem(Struct, frozen=True, kw_only=True, tag="result"):
 
 
 class ToolItem(Struct, frozen=True, kw_only=True, tag="tool"):
-    """A call of a tool of an agent's. `output` is what its model read, None: nothing yet; `failed` if that is an error."""
+    """A call of a tool of an agent's. `output` is what its model read, None: nothing yet; `failed` if that is an error.
+
+    `approval`: the item that asked a person to allow it.
+    """
 
     id: str
     name: str
     arguments: str
     output: str | None = None
     status: ItemStatus = "completed"
+    approval: str | None = None
 
 
-Item = MessageItem | CallItem | ResultItem | ToolItem
+class ApprovalItem(Struct, frozen=True, kw_only=True, tag="approval"):
+    """A call of a tool of an agent's waits for a person's word."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+Item = MessageItem | CallItem | ResultItem | ToolItem | ApprovalItem
 
 
 def kept(items: Iterable[Item]) -> tuple[Item, ...]:
-    """Those of a response's items that are worth going on from: none that was cut off before it said anything."""
-    return tuple(item for item in items if not isinstance(item, CallItem) or item.status == "completed")
+    """Those of a response's items that are worth going on from: no question, and no call that was cut off."""
+    return tuple(
+        item
+        for item in items
+        if not isinstance(item, ApprovalItem) and not (isinstance(item, CallItem) and item.status != "completed")
+    )

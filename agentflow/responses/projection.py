@@ -8,6 +8,7 @@ under the same numbers, whether the run goes on, is over, or was taken up by ano
     a call's opening        a function_call item, or (the server makes it) a tool's item
     its arguments           deltas, and the whole
     ToolStarted, ToolEnded  the stages of a tool's item, which then is done; a result that is fetched again changes nothing
+    ApprovalAsked           an item that is done at once
     Ended                   what is open ends as incomplete; then completed, incomplete or failed
 """
 
@@ -19,7 +20,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from agentflow.agents.progress import Heard, Progress
-from agentflow.agents.record import Began, Ended, Event, StepEnded
+from agentflow.agents.record import ApprovalAsked, Began, Ended, Event, StepEnded
 from agentflow.events import TextDelta, ToolCallArguments, ToolCallClosed, ToolCallOpened, ToolEnded, ToolStarted
 from agentflow.responses.events import (
     ArgumentsAdded,
@@ -40,7 +41,7 @@ from agentflow.responses.events import (
     ToolTold,
 )
 from agentflow.responses.ids import run_of
-from agentflow.responses.items import CallItem, Item, ItemStatus, MessageItem, ToolItem
+from agentflow.responses.items import ApprovalItem, CallItem, Item, ItemStatus, MessageItem, ToolItem
 from agentflow.responses.records import ResponseRecord
 
 FILE_SEARCH: Final = "file_search"
@@ -52,7 +53,7 @@ _PROMPT_CODES: Final = frozenset({"context_length_exceeded", "invalid_request", 
 
 @dataclass(slots=True)
 class _Open:
-    """An item that is not done. `item` is as it was added."""
+    """An item that is not done. `item` is as it was added, but for what has asked for it."""
 
     item: Item
     place: int
@@ -105,6 +106,8 @@ class Projection:
             self._hear(each)
         if isinstance(event, StepEnded):
             self._end_message("incomplete" if event.reason == "length" else "completed")
+        elif isinstance(event, ApprovalAsked):
+            self._ask(event.call_id)
         elif isinstance(event, Ended):
             self._end(event)
         told, self._told = self._told, []
@@ -195,6 +198,14 @@ class Projection:
         if isinstance(call.item, CallItem):
             del self._calls[call_id]
             self._done(call, replace(call.item, arguments=call.text, status="completed"))
+
+    def _ask(self, call_id: str) -> None:
+        """A call waits for a person. The item has the call's id, by another name, for whoever answers."""
+        call = self._calls.get(call_id)
+        if call is not None and isinstance(call.item, ToolItem):  # none: it is over, and is to be made again
+            asked = ApprovalItem(id=f"mcpr_{call_id.removeprefix('call_')}", name=call.item.name, arguments=call.text)
+            call.item = replace(call.item, approval=asked.id)
+            self._done(self._added(asked), asked)
 
     def _end_call(self, ended: ToolEnded) -> None:
         """A tool's result is there; or what the model wrote was no call."""

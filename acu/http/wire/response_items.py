@@ -116,7 +116,7 @@ def _item(item: InputItem, param: str) -> Item | None:
                 output=_tools_output(item, param),
                 status="failed" if item.error is not None else "completed",
             )
-        case "reasoning" | "file_search_call":
+        case "reasoning" | "file_search_call" | "mcp_approval_request":
             return None  # nothing that a model here could read: its own thoughts it does not get again
     why = _REFUSED.get(item.type, "Items are messages, function calls and their outputs.")
     raise BadRequest(

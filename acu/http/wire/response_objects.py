@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from agentflow.messages import Tool, ToolChoice
 from agentflow.responses.events import ResponseState
-from agentflow.responses.items import CallItem, Item, MessageItem, ResultItem, ToolItem
+from agentflow.responses.items import ApprovalItem, CallItem, Item, MessageItem, ResultItem, ToolItem
 from agentflow.responses.projection import FILE_SEARCH
 from agentflow.responses.records import Settings
 
@@ -75,7 +75,16 @@ class McpCall(Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_call
     output: str | None
     error: ToolExecutionError | None
     status: str
-    approval_request_id: None = None
+    approval_request_id: str | None = None
+
+
+class McpApprovalRequest(Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_approval_request"):
+    """A call of a tool of the agent's that waits for a person: with the id `mcpr_X` for the call `call_X` of the run."""
+
+    id: str
+    server_label: str = SERVER
+    name: str
+    arguments: str
 
 
 class FileSearchCall(Struct, frozen=True, kw_only=True, tag_field="type", tag="file_search_call"):
@@ -87,7 +96,7 @@ class FileSearchCall(Struct, frozen=True, kw_only=True, tag_field="type", tag="f
     results: None = None
 
 
-ItemObject = Message | FunctionCall | FunctionCallOutput | McpCall | FileSearchCall
+ItemObject = Message | FunctionCall | FunctionCallOutput | McpCall | McpApprovalRequest | FileSearchCall
 
 
 class InputTokensDetails(Struct, frozen=True):
@@ -288,7 +297,10 @@ def item_object(item: Item) -> ItemObject:
                 output=None if failed else item.output,
                 error=ToolExecutionError([InputText(item.output or "")]) if failed else None,
                 status=item.status,
+                approval_request_id=item.approval,
             )
+        case ApprovalItem():
+            return McpApprovalRequest(id=item.id, name=item.name, arguments=item.arguments)
 
 
 def _queries(arguments: str) -> list[str]:

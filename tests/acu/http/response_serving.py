@@ -26,6 +26,8 @@ SCRIPT = Script(
         Rule(match="found it", answer="Here it is."),
         Rule(match="used up", answer="I do without."),
         Rule(match="sum", answer="Let me see. " + call("calculator", '{"expression": "6*7"}')),
+        Rule(match="paid", answer="It is paid."),
+        Rule(match="pay", answer=call("pay", '{"to": "Ann"}')),
         Rule(match="break", answer=call("broken")),
         Rule(match="search", answer=call("file_search", '{"query": "opening hours"}')),
         Rule(
@@ -51,7 +53,15 @@ def tools() -> list[Any]:
     async def search(_: dict[str, Any], __: CallContext) -> str:
         return "found it"
 
-    return [*builtin_tools(), BodyTool("broken", broken), BodyTool("file_search", search)]
+    async def pay(_: dict[str, Any], __: CallContext) -> str:
+        return "paid"
+
+    return [
+        *builtin_tools(),
+        BodyTool("broken", broken),
+        BodyTool("file_search", search),
+        BodyTool("pay", pay, approval=True),
+    ]
 
 
 @asynccontextmanager

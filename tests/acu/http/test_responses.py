@@ -275,6 +275,29 @@ async def test_a_stream_that_is_left_ends_its_response(tmp_path: Path) -> None:
         assert events[-1].response.status == "cancelled"
 
 
+async def test_a_call_that_waits_for_a_person_is_asked_for_and_goes_on_with_the_word(tmp_path: Path) -> None:
+    async with asyncio.timeout(30), serving_responses(tmp_path) as served, client(served) as api:
+        stream = await api.responses.create(model="agent/desk", input="pay", stream=True)
+        asked: Any = None
+        response: Any = None
+        async for event in stream:
+            strict(event)
+            if event.type == "response.output_item.done" and event.item.type == "mcp_approval_request":
+                asked = event.item
+                call_id, run_id = asked.id.replace("mcpr_", "call_"), f"run_{asked.id[5:29]}"
+                url = f"{str(api.base_url).removesuffix('/v1/')}/acu/v1/runs/{run_id}/calls/{call_id}/approval"
+                await api.post(url, body={"allowed": True}, cast_to=object)
+            elif event.type == "response.completed":
+                response = event.response
+        assert (asked.name, asked.arguments, asked.server_label) == ("pay", '{"to": "Ann"}', "acu")
+        call = response.output[0]
+        assert (call.type, call.output, call.approval_request_id) == ("mcp_call", "paid", asked.id)
+        assert response.output_text == "It is paid."
+        items: Any = [item.to_dict() for item in response.output]
+        again = await api.responses.create(model="large", input=[*items, {"role": "user", "content": "hello"}])
+        assert again.output_text == "Hi there"
+
+
 async def test_comments_come_while_a_response_says_nothing() -> None:
     free = asyncio.Event()
 

@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from agentflow.agents import record
 from agentflow.agents.record import (
     ANY_TOOL,
+    ApprovalAsked,
+    ApprovalGiven,
     Began,
     CallEnded,
     CallStarted,
@@ -38,7 +40,8 @@ from agentflow.responses.events import (
     TextDone,
     ToolTold,
 )
-from agentflow.responses.items import CallItem, Item, MessageItem, ToolItem
+from agentflow.responses.history import messages_of
+from agentflow.responses.items import ApprovalItem, CallItem, Item, MessageItem, ToolItem, kept
 from agentflow.responses.projection import Projection
 from agentflow.responses.records import ResponseRecord
 
@@ -226,11 +229,31 @@ def test_a_result_that_is_fetched_again_or_marked_as_old_changes_nothing(name: s
     started, first = called(0, "old", name=name)
     assert isinstance(started, CallStarted)
     log = [*began(), *said(CALL.replace("look", name)), started, first, stepped()]
-    again = [*called(0, "(old) old", name=name)[1:], replace(started, attempt=2), *called(0, "new", name=name)[1:]]
+    again = [
+        *called(0, "(old) old", name=name)[1:],
+        ApprovalAsked(call_id=call_id(0)),
+        replace(started, attempt=2),
+        *called(0, "new", name=name)[1:],
+    ]
     assert told([*log, *again, ended()]) == told([*log, ended()])
     (item,) = told([*log, *again, ended()])[1].output
     assert isinstance(item, ToolItem)
     assert item.output == "old"
+
+
+def test_a_call_that_waits_for_a_person_asks_in_an_item_of_its_own() -> None:
+    asked = [*began(), *said(CALL), stepped(), ApprovalAsked(call_id=call_id(0))]
+    events, state = told(asked)
+    call, request = state.output
+    assert request == ApprovalItem(id=f"mcpr_{SUFFIX}0000", name="look", arguments='{"what": "box"}')
+    assert events[-2:] == [ItemAdded(len(events) - 2, 1, request), ItemDone(len(events) - 1, 1, request)]
+    _, state = told([*asked, ApprovalGiven(call_id=call_id(0), allowed=True), *called(0, "a hat"), ended()])
+    done, again = state.output
+    assert isinstance(call, ToolItem)
+    assert done == replace(call, arguments=request.arguments, output="a hat", status="completed", approval=request.id)
+    assert again == request
+    assert kept(state.output) == (done,)
+    assert [message.role for message in messages_of(state.output)] == ["assistant", "tool"]
 
 
 def test_what_a_plain_model_did_not_write_as_a_call_is_text() -> None:
