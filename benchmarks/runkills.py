@@ -134,10 +134,11 @@ def main() -> int:
             name = name.replace("before", "after").rstrip("+") if moment.endswith("+") else name
             try:
                 seen, code, _ = begin(folder, moment, kill_after_s=after_s)
-                if code != KILLED and after_s is None:
-                    raise Wrong(f"it was not killed, and ended with {code}")  # noqa: TRY301
+                if code not in (KILLED, 0):
+                    raise Wrong(f"it ended with {code}")  # noqa: TRY301
                 resume(folder)
-                outcome = check(folder, seen, whole)
+                # How often it appends depends on how the engine's tokens come: the last moments may not be reached.
+                outcome = check(folder, seen, whole) if code == KILLED else "came to its end first"
             except Wrong as wrong:
                 outcome = f"WRONG: {wrong}"
                 problems.append(f"{name}: {wrong}")
