@@ -26,7 +26,7 @@ from agentflow.agents.loop import AgentLoop
 from agentflow.agents.record import Added, ApprovalGiven, Began, Ended, Paused, Unpaused
 from agentflow.agents.stream import AgentStream
 from agentflow.agents.toolwork import ToolWork
-from agentflow.errors import AgentFlowError, Draining, InvalidRequest, SequenceFailed
+from agentflow.errors import AgentFlowError, Draining, InvalidRequest, Refused, SequenceFailed
 from agentflow.library.refusals import DataDamaged, DataUnavailable
 from agentflow.messages import ChatRequest
 
@@ -100,9 +100,13 @@ class Runs:
             async with places:
                 try:
                     return await self._take_up(archive, tenant, run_id)
-                except (DataDamaged, ValueError) as error:  # it stays as it is, for whoever restores a backup
+                except Refused:
+                    raise
+                except DataDamaged as error:  # it stays as it is, for whoever restores a backup
                     _log.error("a run cannot be taken up", extra={"run": run_id, "why": str(error)})
-                    return False
+                except Exception:  # noqa: BLE001 - one run's defect must not keep the daemon from coming up
+                    _log.exception("a run cannot be taken up, for a defect", extra={"run": run_id})
+                return False
 
         outcomes = await asyncio.gather(*(take_up(*key) for key in waiting), return_exceptions=True)
         for outcome in outcomes:

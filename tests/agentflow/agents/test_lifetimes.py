@@ -368,3 +368,25 @@ async def test_what_no_engine_can_go_on_with_is_told(tmp_path: Path, plane: Data
         assert isinstance(events[-1], Ended)
         assert (events[-1].end, events[-1].why) == ("failed", "SequenceFailed")
         assert not any(isinstance(event, Resumed) for event in events)
+
+
+async def test_a_defect_in_taking_up_one_run_holds_up_no_other(
+    tmp_path: Path, plane: DataPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with benched(tmp_path, {"go": "hello" * 100}, [], plane=plane, tokens_per_s=100) as it:
+        first, other = await begun(it), await begun(it)
+    async with benched(tmp_path, {"go": "hello" * 100}, [], plane=plane) as it:
+        runs = it.service.agents
+        take_up = runs._take_up
+
+        async def defective(archive: Any, tenant: str, run_id: str) -> bool:
+            if run_id == first.live.id:
+                raise AttributeError("a defect")
+            return await take_up(archive, tenant, run_id)
+
+        monkeypatch.setattr(runs, "_take_up", defective)
+        assert await runs.resume() == 1
+        await runs.drain()
+        record = await (await runs.archive()).find("default", other.live.id)
+        assert record is not None
+        assert record.end == "completed"
