@@ -147,7 +147,7 @@ async def test_schemathesis_finds_no_server_error_and_nothing_undocumented(tmp_p
         process = await asyncio.create_subprocess_exec(
             *(str(Path(sys.executable).parent / "schemathesis"), "run", str(file), "--url", served.url),
             *("--checks", "all", "--exclude-checks", "positive_data_acceptance"),
-            *("--max-examples", "10", "--phases", "coverage,fuzzing", "--request-timeout", "10", "--seed", "1"),
+            *("--max-examples", "5", "--phases", "coverage,fuzzing", "--request-timeout", "10", "--seed", "1"),
             cwd=tmp_path,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
