@@ -8,6 +8,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from agentflow.agents.config import AgentConfig
 from agentflow.errors import AgentFlowError
 from agentflow.router import Decision, Router, Thresholds, Turn
@@ -63,13 +65,7 @@ class Guide:
                 hindered = "words alone decided: " + (str(error) or f"the embedder took over {1000 * EMBED_S:.0f} ms")
         decision = self._router.decide(turn, vector)
         if hindered:
-            decision = Decision(
-                route=decision.route,
-                tool=decision.tool,
-                score=decision.score,
-                runner_up=decision.runner_up,
-                reasons=(*decision.reasons, hindered),
-            )
+            decision = replace(decision, reasons=(*decision.reasons, hindered))
         return Guided(decision, time.monotonic() - began)
 
 

@@ -137,7 +137,7 @@ class AgentLoop:
         """
         utterance = self._utterance()
         progress = self._progress
-        held: list[Said] | None = [] if self._planner.form_sampling(progress) is not None else None
+        held: list[Said] | None = [] if self._planner.fills_form(progress) else None
         formed = utterance.sampling.structured is not None
         async with aclosing(self._planner.speaker(progress).speak(utterance)) as deltas:
             async for delta in deltas:
@@ -204,9 +204,9 @@ class AgentLoop:
     def _is_answered(self) -> bool:
         """Whether the results of this step are the answer as they are."""
         progress = self._progress
-        chosen = progress.routed is not None and progress.routed.route == "extract"
         # What is behind a handle was cut for a model, and is no answer.
         whole = all(call.ended and not call.ended.is_error and call.ended.handle is None for call in progress.calls)
+        chosen = self._planner.fills_form(progress)
         return self._terms.agent.answer == "result" and chosen and whole and not progress.added
 
     async def _quote(self) -> None:

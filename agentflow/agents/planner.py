@@ -94,7 +94,7 @@ class Planner:
         step = StepBegan(step=progress.step + 1, model=large.name)
         said, new = progress.said_turn(), progress.new_turns()
         history = [*_read(progress), said]
-        if progress.routed is None or progress.routed.route != "extract":
+        if not self.fills_form(progress):
             return await self._grown(progress, step, history, new)
         if any(call.ended is not None and call.ended.is_error for call in progress.calls):
             routed = Routed(route="reason", reasons=("the call of the extraction failed",))
@@ -118,9 +118,14 @@ class Planner:
         """Who speaks in this step."""
         return self.cast.named(progress.model)
 
+    @staticmethod
+    def fills_form(progress: Progress) -> bool:
+        """Whether this step is an extraction: the text is a tool's form, filled in."""
+        return progress.routed is not None and progress.routed.route == "extract"
+
     def form_sampling(self, progress: Progress) -> Sampling | None:
         """How the form of an extraction is filled in; None in any other step."""
-        if progress.routed is None or progress.routed.route != "extract":
+        if not self.fills_form(progress):
             return None
         tool = next(tool for tool in _began(progress).tools if tool.name == progress.forced)
         return form.sampling(tool, _began(progress).messages)
