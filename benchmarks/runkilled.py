@@ -20,7 +20,7 @@ from pathlib import Path
 
 from agentflow.agents.agency import Agency
 from agentflow.agents.config import AgentConfig
-from agentflow.agents.journal import StoredJournal
+from agentflow.agents.journal import Kept, StoredJournal
 from agentflow.agents.record import Event
 from agentflow.config import ModelConfig, SchedulerConfig
 from agentflow.engine.script import Rule, Script
@@ -84,15 +84,14 @@ class KillingJournal(StoredJournal):
     moment = ""
     appends = 0
 
-    async def append(self, events: Sequence[Event]) -> int:
+    async def append(self, events: Sequence[Event], kept: Kept) -> None:
         """As Journal.append, while the process lives."""
         KillingJournal.appends += 1
         if KillingJournal.moment == str(KillingJournal.appends):
             os.kill(os.getpid(), signal.SIGKILL)
-        last = await super().append(events)
+        await super().append(events, kept)
         if KillingJournal.moment == f"{KillingJournal.appends}+":
             os.kill(os.getpid(), signal.SIGKILL)
-        return last
 
 
 async def main(folder: Path, mode: str, moment: str, tokens_per_s: float) -> None:

@@ -7,9 +7,9 @@
 
 and for each run the log `run/<run id>` (journal.py), which is the truth: a record is what a list shows.
 
-Order: the tenant and the open run are durable before the log's first event, and the open run is removed after its last one. So
-whatever a crash leaves, a run with a log is found by `open_runs` until its log has an end, and one that is listed as open
-without a log had not begun for anybody.
+Order: the tenant and the open run are written before the log's first event, and so are durable when that is; the open run is
+removed after its last one. So whatever a crash leaves, a run with a log is found by `open_runs` until its log has an end, and
+one that is listed as open without a log had not begun for anybody.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ class RunRecord(Struct, frozen=True, kw_only=True):
 
 
 class Archive:
-    """All methods raise Refused (the data plane's troubles) and DataDamaged. What they have done is durable."""
+    """All methods raise Refused (the data plane's troubles) and DataDamaged. What they have done is durable, but for `open`."""
 
     def __init__(self, state: StateStore) -> None:
         self.state = state
 
     async def open(self, tenant: str, run: RunRecord) -> journal.StoredJournal:
-        """Note that a run begins, and return where its events are kept."""
+        """Note that a run begins, and return where its events are kept. Durable with the first of them."""
         with translated():
-            await asyncio.gather(  # one fsync for all; the tenant each time, since it may have been erased meanwhile
-                self.state.put(HOUSE, "tenant", tenant, b""),
-                self.state.put(tenant, "open_run", run.id, b""),
-                self._put(tenant, run),
+            await asyncio.gather(  # the tenant each time, since it may have been erased meanwhile
+                self.state.put(HOUSE, "tenant", tenant, b"", wait="visible"),
+                self.state.put(tenant, "open_run", run.id, b"", wait="visible"),
+                self.state.put(tenant, "run", run.id, msgspec.json.encode(run), wait="visible"),
             )
         return journal.StoredJournal(self.state, tenant, run.id)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from agentflow.agents import record
-from agentflow.agents.record import Event, Resumed, StepBegan, StepEnded
+from agentflow.agents.record import Event
+from agentflow.errors import AgentFlowError
 from agentflow.library.planeerrors import translated
 from agentflow.library.refusals import DataDamaged
 from dataplane import EventRecord
@@ -20,37 +22,33 @@ if TYPE_CHECKING:
 PAGE = 500
 LONGEST = 512 << 10  # bytes of one event in a log
 PARTS = "run_part"
-UNSEEN = StepBegan | StepEnded | Resumed
 ELSEWHERE = "@"  # what the kind of an event begins with whose payload names a part
+
+Kept = Callable[[AgentFlowError | None], None]
+"""Hears that events are durable, or why they may not be."""
 
 
 class Journal(Protocol):
     """Takes a run's events in order. One run, one journal."""
 
-    async def append(self, events: Sequence[Event]) -> int:
-        """Keep them, all or none; returns the number of the last one (the first has 1). Whatever it returned stays.
+    async def append(self, events: Sequence[Event], kept: Kept) -> None:
+        """Put them at the log's end, all or none. Once it returns, the end of this process does not undo it.
 
-        Raises Refused, or DataDamaged.
+        `kept` is called once, in the order of the appends: when a loss of power does not undo it either, or with the error
+        for which nobody knows whether it would. Raises Refused, or DataDamaged: `kept` is not called then.
         """
 
 
 class MemoryJournal:
     """Keeps nothing: with the process the run is gone."""
 
-    def __init__(self) -> None:
-        self._last = 0
-
-    async def append(self, events: Sequence[Event]) -> int:
+    async def append(self, events: Sequence[Event], kept: Kept) -> None:
         """As Journal.append."""
-        self._last += len(events)
-        return self._last
+        kept(None)
 
 
 class StoredJournal:
-    """The log `run/ID` of a tenant. Durable before `append` returns, but for what nobody can see yet.
-
-    That a step begins or ends has no effect until something is said or called, whose durable append has all before it in it: so
-    it is visible at once, and durable with the next event that is.
+    """The log `run/ID` of a tenant.
 
     An event that is longer than a log takes at once (the conversation of a whole book) lies in a record of the kind
     `run_part`, which is durable before the log names it.
@@ -62,17 +60,14 @@ class StoredJournal:
         self._run_id = run_id
         self._last = last
 
-    async def append(self, events: Sequence[Event]) -> int:
+    async def append(self, events: Sequence[Event], kept: Kept) -> None:
         """As Journal.append."""
         stream = stream_name(self._run_id)
         with translated():
             records = [await self._record(event, place) for place, event in enumerate(events, self._last + 1)]
-            wait: Literal["visible", "durable"] = (
-                "visible" if all(isinstance(event, UNSEEN) for event in events) else "durable"
-            )
-            last = await self._state.append(self._tenant, stream, records, expected_last=self._last, wait=wait)
+            last, durable = await self._state.append_ahead(self._tenant, stream, records, expected_last=self._last)
         self._last = last
-        return last
+        durable.add_done_callback(functools.partial(_tell, kept))
 
     async def _record(self, event: Event, place: int) -> EventRecord:
         kind, payload = str(event.__struct_config__.tag), record.encode(event)
@@ -118,6 +113,16 @@ async def remove(state: StateStore, tenant: str, run_id: str) -> bool:
 def stream_name(run_id: str) -> str:
     """The name of a run's log."""
     return f"run/{run_id}"
+
+
+def _tell(kept: Kept, durable: asyncio.Future[int]) -> None:
+    try:
+        with translated():
+            durable.result()
+    except AgentFlowError as error:
+        kept(error)
+    else:
+        kept(None)
 
 
 async def _payload(state: StateStore, tenant: str, stored: EventRecord) -> bytes:

@@ -1,7 +1,11 @@
 """LiveRun: a run that is going on: its log so far, and who follows it.
 
-What happens is told with `tell`: kept by the journal first, and only then known here and seen by followers. Whoever comes in
-the middle, or comes back, reads from any number on, and gets the same events as somebody who never left.
+What happens is told with `tell`: it is in the log first, and then known here, to the run itself, which goes on with it at once.
+Followers see it when it is **kept**: durable, so that no crash undoes it. So a run does not wait for the disk between its steps,
+and nothing that somebody saw is ever contradicted; the log is written in order, and what the run did with an event that was
+lost is lost with it. What acts on the world outside, and must not do so twice, waits until it is kept (`keep`).
+
+Whoever comes in the middle, or comes back, reads from any number on, and gets the same events as somebody who never left.
 """
 
 from __future__ import annotations
@@ -39,9 +43,11 @@ class LiveRun:
         self.failure: AgentFlowError | None = None  # with which the run failed in this process
         self._journal = journal
         self._events = list(events)
+        self._kept = len(self._events)  # how many of them are durable
         self._order = asyncio.Lock()
         self._told = asyncio.Event()
         self._left: AgentFlowError | None = None
+        self._lost: AgentFlowError | None = None  # for which nobody knows whether what was told is kept
         self._watch: RunWatch | None = None
         for event in events:
             self.progress.apply(event)
@@ -58,28 +64,57 @@ class LiveRun:
     def leave(self, error: AgentFlowError) -> None:
         """Nobody goes on with it here: followers get `error` after what was told. Its log stays open."""
         self._left = error
-        self._told.set()
+        self._wake()
         if self._watch is not None:
             self._watch.left()
 
     async def tell(self, *events: Event) -> list[Heard]:
-        """Keep events, then let them be seen; returns what they mean. After the run's end nothing is told any more.
+        """Put events into the log, and act on them; returns what they mean. After the run's end nothing is told any more.
 
         Done whole, also if its caller is cancelled meanwhile.
         """
         return await asyncio.shield(asyncio.ensure_future(self._tell(events)))
 
+    async def keep(self, *events: Event) -> None:
+        """As `tell`, and wait as `kept` does."""
+        await self.tell(*events)
+        await self.kept()
+
+    async def kept(self) -> None:
+        """Wait until all that was told so far is kept. Raises what the log was lost with."""
+        count = len(self._events)
+        while self._kept < count:
+            if self._lost is not None:
+                raise self._lost
+            await self._told.wait()
+
     async def end(self, ended: Ended, *, unless: Callable[[], bool]) -> None:
         """Tell the end, unless something holds once all that was told before it is known here."""
         await asyncio.shield(asyncio.ensure_future(self._tell([ended], lambda: not unless())))
+
+    async def answer(self, events: Sequence[Event], after: int) -> bool:
+        """Tell events right behind the first `after` of the log, and wait as `kept` does; False if others are there already."""
+        told = False
+
+        def is_next() -> bool:
+            nonlocal told
+            told = len(self._events) == after
+            return told
+
+        await asyncio.shield(asyncio.ensure_future(self._tell(events, is_next)))
+        if told:
+            await self.kept()
+        return told
 
     async def _tell(self, events: Sequence[Event], holds: Callable[[], bool] = lambda: True) -> list[Heard]:
         async with self._order:
             if self.over or not holds():
                 return []
+            if self._lost is not None:
+                raise self._lost
             now = int(time.time() * 1000)
             stamped = [replace(event, at=now) for event in events]
-            await self._journal.append(stamped)
+            await self._journal.append(stamped, self._keeper(len(self._events) + len(stamped)))
             heard: list[Heard] = []
             for event in stamped:
                 found = self.progress.apply(event)
@@ -87,13 +122,33 @@ class LiveRun:
                     self._watch.see(event, found)
                 heard += found
             self._events += stamped
-            told, self._told = self._told, asyncio.Event()
-            told.set()
+            self._wake()
         return heard
 
+    def _keeper(self, count: int) -> Callable[[AgentFlowError | None], None]:
+        """Called once the first `count` events are kept, or may be lost."""
+
+        def kept(error: AgentFlowError | None) -> None:
+            if error is None:
+                self._kept = count
+            else:
+                self._lost = self._lost or error
+            self._wake()
+
+        return kept
+
+    def _wake(self) -> None:
+        told, self._told = self._told, asyncio.Event()
+        told.set()
+
     def told(self, after: int = 0, limit: int | None = None) -> list[Event]:
-        """The events so far with numbers above `after` (the first of them has the next), at most `limit`."""
-        return self._events[after : None if limit is None else after + limit]
+        """The kept events so far with numbers above `after` (the first of them has the next), at most `limit`."""
+        return self._events[after : self._kept if limit is None else min(self._kept, after + limit)]
+
+    @property
+    def count(self) -> int:
+        """How many events the log has, kept or not."""
+        return len(self._events)
 
     async def until(self, reached: Callable[[], bool]) -> None:
         """Wait until something holds, or the run is over. `reached` looks at the progress. Raises what the run was left with."""
@@ -103,15 +158,19 @@ class LiveRun:
             await self._told.wait()
 
     async def follow(self, after: int = 0) -> AsyncGenerator[tuple[int, Event], None]:
-        """The events with numbers above `after`, as they come, until the run is over. Raises what the run was left with."""
+        """The events with numbers above `after`, as they are kept, until the run is over. Raises what it was left with."""
         while True:
             told = self._told
-            while after < len(self._events):
+            while after < self._kept:
                 after += 1
                 yield after, self._events[after - 1]
-            if self.over and after >= len(self._events):
-                return
-            if self._left is not None and told is self._told:
-                raise self._left
-            if told is self._told:
-                await told.wait()
+            if told is not self._told:
+                continue
+            if self._lost is not None:
+                raise self._lost
+            if self._kept >= len(self._events):
+                if self.over:
+                    return
+                if self._left is not None:
+                    raise self._left
+            await told.wait()

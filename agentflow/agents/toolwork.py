@@ -59,7 +59,8 @@ class ToolWork:
             attempt=call.attempt + 1,
         )
         try:
-            await live.tell(started)
+            # What may be done twice needs not wait for the disk.
+            await (live.tell(started) if prepared.spec.idempotent else live.keep(started))
         except BaseException:
             self._toolbox.drop(prepared)
             raise

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from asyncio import Future
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Literal, TypeVar, cast
@@ -135,6 +136,16 @@ class StateStore:
             _checked(expected_last, "expected_last")
         command = eventlog.Append(eventlog.Stream(tenant, stream), events, expected_last)
         return cast("int", await self._writer.submit(command, wait))
+
+    async def append_ahead(
+        self, tenant: str, stream: str, events: Sequence[EventRecord], *, expected_last: int
+    ) -> tuple[int, Future[int]]:
+        """As `append`, returning once the events are visible; the future is done once they are durable.
+
+        Appends to a log become durable in their order. A future that fails says that nobody knows whether they did.
+        """
+        command = eventlog.Append(eventlog.Stream(tenant, stream), events, _checked(expected_last, "expected_last"))
+        return cast("tuple[int, Future[int]]", await self._writer.submit_ahead(command))
 
     async def read(
         self, tenant: str, stream: str, *, after: int = 0, limit: int = MAX_PAGE

@@ -106,23 +106,38 @@ class Command(ABC):
 
 
 class Entry:
-    """A command in the ring, and who waits for it."""
+    """A command in the ring, and who waits for it: `told` for what `wait` says, `shown` for the moment when it is visible."""
 
-    def __init__(self, command: Command, wait: Wait, told: asyncio.Future[Any] | None) -> None:
+    def __init__(
+        self,
+        command: Command,
+        wait: Wait,
+        told: asyncio.Future[Any] | None,
+        shown: asyncio.Future[Any] | None = None,
+    ) -> None:
         self.command = command
         self.wait = wait
         self.told = told
+        self.shown = shown
         self.result: Any = None
         self.error: DataPlaneError | None = None
+        self.unsynced: DataPlaneError | None = None  # why it may not be durable
 
     def tell(self) -> None:
         """On the loop: the caller goes on."""
-        if self.told is None or self.told.done():
+        self._settle(self.told, self.error or self.unsynced)
+
+    def show(self) -> None:
+        """On the loop: who waits for no more than the change itself goes on."""
+        self._settle(self.shown, self.error)
+
+    def _settle(self, future: asyncio.Future[Any] | None, error: DataPlaneError | None) -> None:
+        if future is None or future.done():
             return
-        if self.error is None:
-            self.told.set_result(self.result)
+        if error is None:
+            future.set_result(self.result)
         else:
-            self.told.set_exception(self.error)
+            future.set_exception(error)
 
 
 class Writer:
@@ -168,6 +183,19 @@ class Writer:
         self._taken_in += 1
         return None if told is None else await told
 
+    async def submit_ahead(self, command: Command) -> tuple[Any, asyncio.Future[Any]]:
+        """As `submit`, once the change is visible; and what is done once it is durable too.
+
+        Nobody has to wait for that: the future's error is then lost in silence.
+        """
+        if self.failed is not None:
+            raise Unavailable(self.failed, retry_after_s=30)
+        shown, durable = self._loop.create_future(), self._loop.create_future()
+        durable.add_done_callback(_look)
+        await self._ring.put(Entry(command, "durable", durable, shown), command.weight)
+        self._taken_in += 1
+        return await shown, durable
+
     def submit_now(self, command: Command) -> bool:
         """Put a command in if there is room; nobody waits for it."""
         if self.failed is not None or not self._ring.put_now(Entry(command, "nothing", None), command.weight):
@@ -212,7 +240,8 @@ class Writer:
             drafted = []
         durable = [entry for entry in drafted if entry.error is None and entry.wait == "durable"]
         waits = {id(entry) for entry in durable}
-        self._tell([entry for entry in entries if entry.told is not None and id(entry) not in waits])
+        told = [entry for entry in entries if entry.told is not None and id(entry) not in waits]
+        self._tell(told, [entry for entry in entries if entry.shown is not None])
         if durable:
             self._committer.add(durable)
 
@@ -242,13 +271,13 @@ class Writer:
             self.last_error = None
         return drafted
 
-    def _tell(self, entries: list[Entry]) -> None:
-        """From any thread: wake those who wait."""
-        if entries:
+    def _tell(self, entries: list[Entry], shown: Sequence[Entry] = ()) -> None:
+        """From any thread: wake those who wait, `shown` for what is visible."""
+        if entries or shown:
             try:
-                self._loop.call_soon_threadsafe(_tell_all, entries)
+                self._loop.call_soon_threadsafe(_tell_all, entries, shown)
             except RuntimeError:  # the loop has ended, and with it everybody who could be told
-                _log.debug("nobody is left to tell of %d writes", len(entries))
+                _log.debug("nobody is left to tell of %d writes", len(entries) + len(shown))
 
 
 class Committer:
@@ -293,7 +322,7 @@ class Committer:
                 self.syncs += 1
             except DataPlaneError as error:
                 for entry in entries:
-                    entry.error = error
+                    entry.unsynced = error
             self._tell(entries)
             if closed:
                 return
@@ -327,6 +356,14 @@ def _publish(commands: list[Command]) -> None:
             start = end
 
 
-def _tell_all(entries: list[Entry]) -> None:
+def _tell_all(entries: list[Entry], shown: Sequence[Entry]) -> None:
     for entry in entries:
         entry.tell()
+    for entry in shown:
+        entry.show()
+
+
+def _look(future: asyncio.Future[Any]) -> None:
+    """An error that nobody waits for is no defect."""
+    if not future.cancelled():
+        future.exception()

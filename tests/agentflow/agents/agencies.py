@@ -16,6 +16,7 @@ from agentflow.agents.watch import Watcher
 from agentflow.config import ModelConfig, SchedulerConfig
 from agentflow.engine.script import Rule, Script
 from agentflow.engine.scripted import ScriptedEngine
+from agentflow.errors import AgentFlowError
 from agentflow.events import Event, TextDelta
 from agentflow.messages import ChatRequest, Message
 from agentflow.run import Run
@@ -65,6 +66,11 @@ def call(name: str, arguments: str = "{}") -> str:
     return f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
 
 
+def kept(error: AgentFlowError | None) -> None:
+    """For a journal's `append`: nothing may be lost."""
+    assert error is None
+
+
 def text_of(events: list[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, TextDelta))
 
@@ -81,6 +87,7 @@ async def benched(
     within: Literal["user", "prompt"] = "user",
     queue_limit: int = 1024,
     watcher: Watcher | None = None,
+    idle: tuple[int, float] = (128, 600.0),
     **script: Any,
 ) -> AsyncIterator[Bench]:
     """`rules`: what the model says to a last message that matches. The agent `a` has all tools."""
@@ -105,9 +112,10 @@ async def benched(
 
     agents = {"a": agent or AgentConfig(tools=("*",))}
     agency = Agency(agents, Toolbox(tools, handles), None if plane is None else state, watcher=watcher)
-    service = Service(
-        (served,), SchedulerConfig(queue_limit=queue_limit, restart_backoff_s=0.01), ended.append, agency=agency
+    config = SchedulerConfig(
+        queue_limit=queue_limit, restart_backoff_s=0.01, idle_prefixes=idle[0], idle_prefix_s=idle[1]
     )
+    service = Service((served,), config, ended.append, agency=agency)
     async with asyncio.TaskGroup() as tasks:
         await service.start(tasks)
         try:

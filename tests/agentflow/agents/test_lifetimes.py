@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from agentflow.messages import ChatRequest, Message, Sampling, Structured
 from agentflow.tokenizer import ByteTokenizer
 from agentflow.tools.tool import CallContext
 from dataplane import DataPlane, DataPlaneConfig
-from tests.agentflow.agents.agencies import Bench, BodyTool, benched, call, request, text_of
+from tests.agentflow.agents.agencies import Bench, BodyTool, benched, call, kept, request, text_of
 
 
 @pytest.fixture
@@ -262,7 +263,7 @@ async def test_runs_that_were_admitted_are_taken_up_whatever_the_queue(tmp_path:
         names = [f"run_{number:024x}" for number in range(5)]
         for name in names:
             journal = await archive.open("default", RunRecord(id=name, agent="a", model="m", created_ms=1))
-            await journal.append(begin)
+            await journal.append(begin, kept)
         assert await it.service.agents.resume() == 5
         await it.service.agents.drain()
         for name in names:
@@ -275,7 +276,7 @@ async def test_a_defect_under_one_run_ends_no_other(tmp_path: Path, monkeypatch:
     async with benched(tmp_path, {"go": "hello" * 20}, [], tokens_per_s=500) as it:
         going, other = await begun(it), await begun(it)
 
-        async def append(_: Any) -> int:
+        async def append(_: Any, __: Any) -> None:
             raise ValueError("a defect")
 
         monkeypatch.setattr(going.live._journal, "append", append)
@@ -290,7 +291,7 @@ async def test_a_run_whose_end_cannot_be_written_is_left_and_ends_no_other(
         going, other = await begun(it), await begun(it)
         following = asyncio.ensure_future(_followed(going))
 
-        async def append(_: Any) -> int:
+        async def append(_: Any, __: Any) -> None:
             raise DataUnavailable("The disk is full.", retry_after_s=1.0)
 
         monkeypatch.setattr(going.live._journal, "append", append)
@@ -339,7 +340,7 @@ async def test_a_log_that_begins_in_its_middle_is_left_for_a_repair(tmp_path: Pa
     async with benched(tmp_path, {"go": "hello"}, [], plane=plane) as it:
         archive = await it.service.agents.archive()
         journal = await archive.open("default", RunRecord(id="run_" + "0" * 24, agent="a", model="m", created_ms=1))
-        await journal.append([StepBegan(step=0, model="m")])
+        await journal.append([StepBegan(step=0, model="m")], kept)
         assert await it.service.agents.resume() == 0
         assert await open_logs(it) == [["StepBegan"]]
 
@@ -390,3 +391,43 @@ async def test_a_defect_in_taking_up_one_run_holds_up_no_other(
         record = await (await runs.archive()).find("default", other.live.id)
         assert record is not None
         assert record.end == "completed"
+
+
+async def test_only_a_call_that_must_not_be_made_twice_waits_for_the_disk(
+    tmp_path: Path, plane: DataPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def tool(name: str, *, idempotent: bool) -> BodyTool:
+        async def body(_: dict[str, Any], __: CallContext) -> str:
+            made.append(name)
+            return "done"
+
+        return BodyTool(name, body, idempotent=idempotent)
+
+    synced, sync = threading.Event(), plane.rocks.sync
+
+    def held() -> None:
+        assert synced.wait(30)
+        sync()
+
+    rules = {"done": "It is done.", "go": call("look") + call("book")}
+    tools = [tool("look", idempotent=True), tool("book", idempotent=False)]
+    async with benched(tmp_path, rules, tools, plane=plane) as it:
+        assert text_of(await it.ask("done")) == "It is done."  # what is opened once is open
+        monkeypatch.setattr(plane.rocks, "sync", held)
+        asking = asyncio.create_task(it.ask("go"))
+        try:
+            while "look" not in made:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.02)
+            run_id = it.service.agents.ids("default")[-1]  # the one before notes its end
+            live = it.service.agents.live("default", run_id)
+            assert live is not None
+            assert made == ["look"]
+            assert live.told() == []
+            assert live.progress.calls[0].ended is not None
+        finally:
+            synced.set()
+        assert text_of(await asking) == "It is done."
+        assert made == ["look", "book"]

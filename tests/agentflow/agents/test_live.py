@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from agentflow.agents.archive import Archive
-from agentflow.agents.journal import MemoryJournal, StoredJournal, stored
+from agentflow.agents.journal import Kept, MemoryJournal, StoredJournal, stored
 from agentflow.agents.live import LiveRun
 from agentflow.agents.record import Began, Ended, Event, Said, StepBegan
-from agentflow.errors import Draining
+from agentflow.errors import AgentFlowError, Draining
 from agentflow.events import TextDelta
-from agentflow.library.refusals import DataDamaged, DataUnavailable
+from agentflow.library.refusals import DataDamaged, DataUnavailable, DiskFull
 from agentflow.messages import Message
 from dataplane import DataPlane, DataPlaneConfig, EventRecord
 
@@ -24,15 +24,24 @@ END = Ended(end="completed", why="stop")
 
 
 class HeldJournal(MemoryJournal):
-    """Keeps nothing until `free` is set."""
+    """Takes nothing until `free` is set, and keeps nothing until `keep` is called."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.free = asyncio.Event()
+        self.waiting: list[Kept] = []
 
-    async def append(self, events: Sequence[Event]) -> int:
+    async def append(self, events: Sequence[Event], kept: Kept) -> None:
         await self.free.wait()
-        return await super().append(events)
+        self.waiting.append(kept)
+
+    def keep(self, error: AgentFlowError | None = None) -> None:
+        """The oldest of what waits is kept, or lost."""
+        self.waiting.pop(0)(error)
+
+
+async def _turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
 
 
 def said(text: str) -> Said:
@@ -75,16 +84,54 @@ async def test_whoever_waits_hears_that_the_run_was_left() -> None:
             await task
 
 
-async def test_an_event_is_not_seen_before_it_is_kept() -> None:
+async def test_a_run_acts_on_what_is_in_its_log_and_followers_see_it_once_it_is_kept() -> None:
     journal = HeldJournal()
     live = LiveRun("run_1", "t", journal, [BEGAN, STEP])
+    following = asyncio.create_task(seen(live, after=2))
     telling = asyncio.create_task(live.tell(said("Hi")))
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await _turns()
     assert live.progress.said == []
     journal.free.set()
-    await telling
+    assert await telling == [TextDelta(0, "Hi")]
     assert live.progress.said == [1]
+    await live.tell(END)
+    await _turns()
+    assert live.told() == [BEGAN, STEP]
+    assert not following.done()
+    journal.keep()
+    assert [type(event) for event in live.told()] == [Began, StepBegan, Said]
+    await _turns()
+    assert not following.done()
+    live.leave(Draining("The daemon is shutting down.", retry_after_s=1.0))  # it ends after the last event all the same
+    journal.keep()
+    assert await following == ["3 Said", "4 Ended"]
+
+
+async def test_whoever_needs_an_event_kept_waits_for_that_and_no_longer() -> None:
+    journal = HeldJournal()
+    journal.free.set()
+    live = LiveRun("run_1", "t", journal, [BEGAN, STEP])
+    keeping = asyncio.create_task(live.keep(said("Hi")))
+    await _turns()
+    await live.tell(said(" there"))
+    assert not keeping.done()
+    journal.keep()
+    await keeping
+    assert len(journal.waiting) == 1
+
+
+async def test_what_may_be_lost_is_not_seen_and_nothing_follows_it() -> None:
+    journal = HeldJournal()
+    journal.free.set()
+    live = LiveRun("run_1", "t", journal, [BEGAN, STEP])
+    following = asyncio.create_task(seen(live))
+    keeping = asyncio.create_task(live.keep(said("Hi")))
+    await _turns()
+    journal.keep(DiskFull("The disk is full.", retry_after_s=1.0))
+    for task in (following, keeping, asyncio.create_task(live.tell(said("more")))):
+        with pytest.raises(DiskFull):
+            await task
+    assert [type(event) for event in live.told()] == [Began, StepBegan]
 
 
 async def test_what_is_being_told_is_told_whole_though_the_teller_is_cancelled() -> None:
@@ -105,7 +152,7 @@ async def test_a_stored_run_is_read_back_as_it_was_told(tmp_path: Path) -> None:
     plane = await DataPlane.open(DataPlaneConfig(path=str(tmp_path / "data"), hot_layer_mem_mb=64))
     live = LiveRun("run_1", "acme", StoredJournal(plane.state, "acme", "run_1"))
     await live.tell(BEGAN, STEP)
-    await live.tell(said("你好"))
+    await live.keep(said("你好"))
     kept = await stored(plane.state, "acme", "run_1")
     assert [event for _, event in kept] == [event async for _, event in _first(live, 3)]
     assert [number for number, _ in kept] == [1, 2, 3]
@@ -122,7 +169,7 @@ async def test_an_event_that_is_longer_than_a_log_takes_is_stored_and_removed_wi
     book = Began(agent="a", model="m", messages=(Message("user", "x" * 3_000_000),), prompt=[*range(300_000)])
     live = LiveRun("run_1", "acme", StoredJournal(plane.state, "acme", "run_1"))
     await live.tell(book)
-    await live.tell(STEP, said("Hi"))
+    await live.keep(STEP, said("Hi"))
     kept = [event for _, event in await stored(plane.state, "acme", "run_1")]
     assert [event async for _, event in _first(live, 3)] == kept
     archive = Archive(plane.state)

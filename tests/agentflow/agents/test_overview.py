@@ -19,7 +19,7 @@ from agentflow.library.refusals import NotStored
 from agentflow.messages import Message
 from agentflow.tools.tool import CallContext
 from dataplane import DataPlane, DataPlaneConfig
-from tests.agentflow.agents.agencies import Bench, BodyTool, benched, call, request
+from tests.agentflow.agents.agencies import Bench, BodyTool, benched, call, kept, request
 
 BEGAN = Began(at=1000, agent="a", model="m", messages=(Message("user", "go"),))
 
@@ -79,10 +79,10 @@ async def test_a_long_log_is_accounted_for_and_followed_in_pages(tmp_path: Path,
     archive = Archive(plane.state)
     journal = await archive.open("default", RunRecord(id="run_1", agent="a", model="m", created_ms=1000))
     said = [Said(at=2000 + number, ids=[number], text="x") for number in range(ACCOUNTED_INLINE + 100)]
-    await journal.append([BEGAN, StepBegan(at=2000, step=0, model="m")])
+    await journal.append([BEGAN, StepBegan(at=2000, step=0, model="m")], kept)
     for first in range(0, len(said), 200):
-        await journal.append(said[first : first + 200])
-    await journal.append([Ended(at=9000, end="failed", why="x", error="It broke.")])
+        await journal.append(said[first : first + 200], kept)
+    await journal.append([Ended(at=9000, end="failed", why="x", error="It broke.")], kept)
     async with benched(tmp_path, {}, [], plane=plane) as it:
         overview = Overview(it.service.agents)
         run = await overview.account("default", "run_1")

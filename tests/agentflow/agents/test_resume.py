@@ -18,7 +18,7 @@ from agentflow.events import TextDelta
 from agentflow.messages import Message
 from agentflow.tools.tool import CallContext
 from dataplane import DataPlane, DataPlaneConfig
-from tests.agentflow.agents.agencies import Bench, BodyTool, benched, call, request, text_of
+from tests.agentflow.agents.agencies import Bench, BodyTool, benched, call, kept, request, text_of
 
 RULES = {
     "paid": "All is done. 再见",
@@ -86,7 +86,7 @@ async def test_a_run_goes_on_from_every_point_of_its_log(tmp_path: Path) -> None
     cuts = range(1, len(whole))
     for cut in cuts:
         journal = await archive.open(f"t{cut}", RunRecord(id=run_id, agent="a", model="m", created_ms=0))
-        await journal.append(whole[:cut])
+        await journal.append(whole[:cut], kept)
     async with benched(tmp_path, RULES, tools(made), plane=plane, tokens_per_delta=7) as it:
         assert await it.service.agents.resume() == len(cuts)
         await it.service.agents.drain()
@@ -184,7 +184,7 @@ async def test_half_a_character_is_forgotten_and_said_again(tmp_path: Path) -> N
         Said(ids=list("再见".encode())[3:5], text=""),
     ]
     journal = await archive.open("acme", RunRecord(id="run_1", agent="a", model="m", created_ms=0))
-    await journal.append(begun)
+    await journal.append(begun, kept)
     async with benched(tmp_path, {"go": "再见, 再见"}, [], plane=plane) as it:
         await it.service.agents.resume()
         await it.service.agents.drain()
@@ -198,7 +198,7 @@ async def test_a_run_whose_agent_is_gone_ends_and_says_so(tmp_path: Path) -> Non
     plane = await opened(tmp_path)
     archive = Archive(plane.state)
     journal = await archive.open("acme", RunRecord(id="run_1", agent="gone", model="m", created_ms=0))
-    await journal.append([Began(agent="gone", model="m", messages=(), prompt=[1]), StepBegan(step=0, model="m")])
+    await journal.append([Began(agent="gone", model="m", messages=(), prompt=[1]), StepBegan(step=0, model="m")], kept)
     async with benched(tmp_path, {}, [], plane=plane) as it:
         await it.service.agents.resume()
         await it.service.agents.drain()
@@ -218,7 +218,7 @@ async def test_a_log_that_cannot_be_read_is_left_for_a_repair_and_stops_no_other
         ("run_2", [began]),
     ):
         journal = await archive.open("acme", RunRecord(id=run_id, agent="a", model="m", created_ms=0))
-        await journal.append(events)
+        await journal.append(events, kept)
     async with benched(tmp_path, {"go": "Hello."}, [], plane=plane) as it:
         assert await it.service.agents.resume() == 1
         await it.service.agents.drain()

@@ -205,6 +205,41 @@ async def test_durable_is_told_after_visible(writer: Writer) -> None:
     assert told == ["visible", "durable"]
 
 
+async def test_who_goes_ahead_sees_the_change_before_it_is_durable(writer: Writer, rocks: Rocks) -> None:
+    synced = threading.Event()
+    sync = rocks.sync
+
+    def held() -> None:
+        assert synced.wait(30)
+        sync()
+
+    rocks.sync = held  # type: ignore[method-assign]
+    result, durable = await writer.submit_ahead(Put(b"k"))
+    assert result == b"k"
+    assert rocks.get("state", b"k") == b"v"
+    assert not durable.done()
+    synced.set()
+    assert await durable == b"k"
+
+
+async def test_who_goes_ahead_is_refused_at_once_and_nobody_has_to_hear_it_twice(writer: Writer, rocks: Rocks) -> None:
+    with pytest.raises(InvalidInput):
+        await writer.submit_ahead(Refused())
+    result, durable = await writer.submit_ahead(Put(b"k"))
+    del durable
+    assert result == b"k"
+
+
+async def test_what_went_ahead_and_could_not_be_synced_says_so(writer: Writer, rocks: Rocks) -> None:
+    def full() -> None:
+        raise StorageFull("full.")
+
+    rocks.sync = full  # type: ignore[method-assign]
+    _, durable = await writer.submit_ahead(Put(b"k"))
+    with pytest.raises(StorageFull):
+        await durable
+
+
 async def test_a_command_that_must_be_alone_shares_no_batch(writer: Writer, rocks: Rocks) -> None:
     def stored(_: Draft) -> list[bytes | None]:
         return rocks.get_many("state", [b"before", b"after"])
