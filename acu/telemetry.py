@@ -297,6 +297,8 @@ class _Engines(Collector):
                         metric.add_metric([model.name, engine.id], sample(model, engine))
                 yield metric
         yield GaugeMetricFamily("acu_queued_tokens", "Prompt tokens that wait.", value=status.queued_tokens)
+        idle = "Prompts that engines keep for runs that wait or have ended."
+        yield GaugeMetricFamily("acu_agent_idle_prefixes", idle, value=status.idle_prefixes)
 
 
 class _Spans(Collector):

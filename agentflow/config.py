@@ -148,6 +148,18 @@ class SchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         Seconds, Meta(description="Seconds before the first restart of a failed engine; doubles with each failure.")
     ] = 1.0
     restart_backoff_max_s: Annotated[Seconds, Meta(description="Longest wait in seconds between two restarts.")] = 60.0
+    idle_prefixes: Annotated[
+        int,
+        Meta(
+            description="Prompts that the engines keep for runs that wait (for tools, for people) or have ended. One more, "
+            "and the oldest is forgotten.",
+            ge=0,
+            le=100_000,
+        ),
+    ] = 128
+    idle_prefix_s: Annotated[
+        Seconds, Meta(description="Seconds after which such a prompt is forgotten, if no run goes on from it.")
+    ] = 600.0
     max_choices: Annotated[
         int, Meta(description="Largest `n` (answers a request), and prompts a completion request.", ge=1, le=128)
     ] = 16

@@ -44,7 +44,7 @@ from agentflow.plan import Plan, check_alternatives, check_token_ids, next_seed,
 from agentflow.responses.responses import Responses
 from agentflow.run import Run, RunStatus
 from agentflow.sampling import overlaid
-from agentflow.scheduler import Scheduler, Seat
+from agentflow.scheduler import PrefixKeeper, Scheduler, Seat
 from agentflow.speaker import Speaker
 from agentflow.status import Capacity, ServiceStatus
 from agentflow.stream import Choice, EventStream, RunStream
@@ -71,6 +71,7 @@ class Service:
         self._config = config
         self._on_engine_change = on_engine_change
         self._scheduler = Scheduler(config, on_run_end)
+        self._prefixes = PrefixKeeper(config, self._scheduler)
         self._encoding = Encoding(config)
         self._tasks: asyncio.TaskGroup | None = None
         self._stopping = asyncio.Event()
@@ -109,6 +110,7 @@ class Service:
         """Begin bringing the engines up in `tasks`; returns at once (see `status`)."""
         self._tasks = tasks
         if self._agents is not None:
+            self._prefixes.start(tasks)
             self._agents.start(tasks)
         for model in self._models:
             tasks.create_task(model.load(self._encoding.threads, self._stopping))
@@ -139,6 +141,7 @@ class Service:
         """Abort everything and stop the engines. Leaves no process."""
         self._stopping.set()
         await self.leave_runs()
+        self._prefixes.stop()
         self.abort_all()
         await asyncio.gather(
             *(supervisor.stop(timeout_s) for model in self._models for supervisor in model.supervisors)
@@ -244,7 +247,8 @@ class Service:
     async def _speaker(self, name: str, deadline_at: float) -> Speaker:
         """A chat model for agents, as soon as it is loaded. Raises InvalidRequest, EngineUnavailable."""
         model = self._find(name, "chat")
-        return Speaker(model, await model.spoken(deadline_at), self._scheduler, self._encoding.run)
+        spoken = await model.spoken(deadline_at)
+        return Speaker(model, spoken, self._scheduler, self._encoding.run, self._prefixes)
 
     async def _stream(self, model: Model, request: ChatRequest | CompletionRequest, plan: Plan) -> RunStream:
         """Submit `n` runs for each prompt, and hand out their events once the first has been taken."""
@@ -373,6 +377,7 @@ class Service:
             queued_tokens=scheduler.queued_tokens,
             running=scheduler.running,
             models=models,
+            idle_prefixes=len(self._prefixes),
         )
 
 

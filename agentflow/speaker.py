@@ -14,7 +14,7 @@ from agentflow.errors import InvalidRequest
 from agentflow.messages import Caller, Message, Sampling, Tool
 from agentflow.model import Model, Spoken
 from agentflow.run import Run, RunStatus
-from agentflow.scheduler import Scheduler
+from agentflow.scheduler import PrefixKeeper, Scheduler
 
 Encode = Callable[[int, Callable[[], list[int]]], Awaitable[list[int]]]
 """Runs an encoding of so many bytes: on the loop while they are few, else in a thread."""
@@ -42,11 +42,14 @@ class Utterance:
 class Speaker:
     """One model. Made when it is spoken: with its tokenizer and encoder loaded."""
 
-    def __init__(self, model: Model, spoken: Spoken, scheduler: Scheduler, encode: Encode) -> None:
+    def __init__(
+        self, model: Model, spoken: Spoken, scheduler: Scheduler, encode: Encode, prefixes: PrefixKeeper
+    ) -> None:
         self._model = model
         self._tokenizer = spoken.tokenizer
         self._encode = encode
         self._scheduler = scheduler
+        self._prefixes = prefixes
         assert spoken.turns is not None, "a model that speaks has turns"
         self._turns = spoken.turns
 
@@ -106,6 +109,8 @@ class Speaker:
             continues=utterance.continues,
         )
         (ticket,) = self._scheduler.submit(self._model.pool, [run])
+        said: list[int] | None = None
+        reading = self._prefixes.begin(self.name, utterance.caller.tenant, utterance.prompt)
         try:
             seat = await ticket.seat()
             try:
@@ -114,8 +119,11 @@ class Speaker:
                 seat.release(RunStatus.FAILED, "invalid_request")
                 raise
             run.max_tokens = min(room, utterance.most_tokens)
+            said = []
             async with aclosing(seat.deltas()) as deltas:
                 async for delta in deltas:
+                    said += delta.token_ids
                     yield delta
         finally:
             ticket.cancel("client_gone")
+            self._prefixes.end(reading, said)

@@ -59,7 +59,10 @@ class Capacity(Struct, frozen=True):
 
 
 class ServiceStatus(Struct, frozen=True):
-    """The whole orchestrator. `reason` says in a sentence why it is not ready."""
+    """The whole orchestrator. `reason` says in a sentence why it is not ready.
+
+    `idle_prefixes`: prompts that the engines keep for runs that are not at work.
+    """
 
     ready: bool
     reason: str | None
@@ -68,3 +71,4 @@ class ServiceStatus(Struct, frozen=True):
     queued_tokens: int
     running: int
     models: tuple[ModelStatus, ...]
+    idle_prefixes: int = 0

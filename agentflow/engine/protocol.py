@@ -95,6 +95,13 @@ class Engine(Protocol):
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """Continue one sequence. Raises InvalidRequest (before the first delta) and EngineFailure."""
 
+    async def forget(self, token_ids: Sequence[int], keep: int, cache_salt: str | None) -> int:
+        """Drop what is cached of a sequence behind its first `keep` tokens, but for what other sequences are using.
+
+        Whole blocks only, and none that reaches into those `keep`. Returns how many tokens are not found any more. Raises
+        EngineFailure.
+        """
+
     def stats(self) -> EngineStats:
         """A snapshot that costs no round trip."""
 

@@ -20,12 +20,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 import re
-from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from time import monotonic
 
 from agentflow.engine.protocol import Delta, EngineInfo, EngineStats, GenerateRequest, StartProgress
 from agentflow.engine.script import Rule, Script
+from agentflow.engine.script_cache import PrefixCache
 from agentflow.engine.script_clock import Clock
 from agentflow.engine.script_pace import Pace
 from agentflow.engine.script_plan import Cutter, last_user_text, plan
@@ -50,7 +50,7 @@ class ScriptedEngine:
         self._running = 0
         self._queue: list[tuple[int, int, _Stream]] = []
         self._arrivals = 0
-        self._prefixes = _PrefixCache()
+        self._prefixes = PrefixCache()
         self._last_progress_at = 0.0
         self._clock = Clock()
 
@@ -83,7 +83,7 @@ class ScriptedEngine:
         fault = rule if rule is not None and rule.fails else None
         try:
             await self._admit(stream, request.priority)
-            cached = self._prefixes.match(prompt, request.cache_salt)
+            cached, stream.blocks = self._prefixes.match(prompt, request.cache_salt)
             pace = Pace(self._script, rule, stream.number)
             if pace.ttft_s:
                 await self._sleep(stream, pace.ttft_s)
@@ -112,6 +112,12 @@ class ScriptedEngine:
                     await asyncio.sleep(0)  # everybody's turn, as between two steps of an engine
         finally:
             self._release(stream)
+
+    async def forget(self, token_ids: Sequence[int], keep: int, cache_salt: str | None) -> int:
+        """As Engine.forget."""
+        if self._failure is not None:
+            raise self._failure.again()
+        return self._prefixes.forget(_bytes(token_ids), len(_bytes(token_ids[:keep])), cache_salt)
 
     def stats(self) -> EngineStats:
         """As Engine.stats."""
@@ -144,7 +150,7 @@ class ScriptedEngine:
                 f"the prompt has {len(ids)} tokens, and the context is {self._max_model_len} tokens long"
             )
         try:
-            return bytes(ids) if ByteTokenizer.EOS not in ids else bytes(i for i in ids if i != ByteTokenizer.EOS)
+            return _bytes(ids)
         except ValueError as error:
             raise InvalidRequest(f"a token id is outside of the vocabulary of {ByteTokenizer.vocab_size}") from error
 
@@ -177,6 +183,7 @@ class ScriptedEngine:
         if stream not in self._streams:
             return
         self._streams.discard(stream)
+        self._prefixes.release(stream.blocks)
         if stream.has_slot:
             self._running -= 1
         while self._queue and self._running < self._max_running:
@@ -225,10 +232,11 @@ class ScriptedEngine:
 class _Stream:
     """A sequence on the engine: whether it has a slot, how many KV tokens it holds, and what it waits for."""
 
-    __slots__ = ("_cutter", "_prompt_tokens", "has_slot", "number", "waiter")
+    __slots__ = ("_cutter", "_prompt_tokens", "blocks", "has_slot", "number", "waiter")
 
     def __init__(self, number: int, prompt_tokens: int, cutter: Cutter) -> None:
         self.number = number
+        self.blocks: list[int] = []  # of the prefix cache
         self._prompt_tokens = prompt_tokens
         self._cutter = cutter
         self.has_slot = False
@@ -245,31 +253,6 @@ class _Stream:
             self.waiter.set_result(None)
 
 
-class _PrefixCache:
-    """Which blocks of 16 prompt tokens were seen lately, chained from the prompt's start, a chain for each salt."""
-
-    BLOCK = 16
-    CAPACITY = 65_536  # blocks
-
-    def __init__(self) -> None:
-        self.queries = 0
-        self.hits = 0
-        self._blocks: OrderedDict[int, None] = OrderedDict()
-
-    def match(self, prompt: bytes, salt: str | None) -> int:
-        """Count the leading tokens of `prompt` that are cached, and cache all its whole blocks."""
-        chain = hash(salt)
-        cached = 0
-        unbroken = True
-        # The last token is always computed: something has to give the first output.
-        for start in range(0, len(prompt) - self.BLOCK, self.BLOCK):
-            chain = hash((chain, prompt[start : start + self.BLOCK]))
-            unbroken = unbroken and chain in self._blocks
-            cached += self.BLOCK if unbroken else 0
-            self._blocks[chain] = None
-            self._blocks.move_to_end(chain)
-        while len(self._blocks) > self.CAPACITY:
-            self._blocks.popitem(last=False)
-        self.queries += len(prompt)
-        self.hits += cached
-        return cached
+def _bytes(token_ids: Sequence[int]) -> bytes:
+    """The text that they stand for, without ends of text. Raises ValueError for one that is out of the vocabulary."""
+    return bytes(token_ids if ByteTokenizer.EOS not in token_ids else (i for i in token_ids if i != ByteTokenizer.EOS))

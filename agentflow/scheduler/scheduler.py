@@ -1,4 +1,4 @@
-"""Scheduler: the sole caller of Engine.generate and Embedder.embed.
+"""Scheduler: the sole caller of Engine.generate, Engine.forget and Embedder.embed.
 
 A run is submitted (`submit`, which refuses at once when it must), waits as a Ticket, is seated on an engine, and leaves
 its Seat when its deltas end, by whatever road: finished, client gone, engine dead, aborted by a drain.
@@ -17,6 +17,7 @@ when its deadline passes, one that waits behind others gets DeadlineExceeded.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
@@ -29,6 +30,7 @@ from agentflow.errors import (
     AgentFlowError,
     DeadlineExceeded,
     Draining,
+    EngineFailure,
     EngineUnavailable,
     QueueFull,
     Refused,
@@ -37,6 +39,8 @@ from agentflow.errors import (
 from agentflow.run import Run, RunStatus
 from agentflow.scheduler.pool import Pool, Slot
 from agentflow.status import Capacity
+
+_log = logging.getLogger(__name__)
 
 CLOSED_RETRY_S = 5.0  # when to come again to a scheduler that drains, or to a model whose engines do not come up
 FINISHED = frozenset({"stop", "length"})  # the ends of an answer that is whole
@@ -282,6 +286,20 @@ class Scheduler:
         for seat in list(self._seats):
             seat.interrupt(error)
         self._note_idle()
+
+    async def forget(self, model: str, token_ids: Sequence[int], keep: int, cache_salt: str | None) -> int:
+        """As Engine.forget, in all engines of `model`, for the steps of a run may have been on any. One that fails has forgotten.
+
+        Returns how many tokens are not found any more, over all of them.
+        """
+        engines = [slot.supervisor.engine for slot in self.pools[model].slots if slot.ready]
+        forgotten = 0
+        for engine in filter(None, engines):
+            try:
+                forgotten += await engine.forget(token_ids, keep, cache_salt)
+            except EngineFailure as error:
+                _log.warning("an engine of %s did not forget a prompt: %s", model, error)
+        return forgotten
 
     def _refusal(self, pool: Pool[Ticket], runs: list[Run]) -> Refused | None:
         continues = all(run.continues for run in runs)

@@ -107,7 +107,7 @@ def test_the_gauges_are_read_at_the_scrape(telemetry: Telemetry) -> None:
     def status() -> ServiceStatus:
         engine = EngineStatus(id="m/0", state="ready", stats=EngineStats(kv_cache_usage=0.25), restarts=2)
         model = ModelStatus("m", (), "chat", True, 0, (engine,), 100, queued=1, running=running)
-        return ServiceStatus(True, None, False, 1, 10, running, (model,))
+        return ServiceStatus(True, None, False, 1, 10, running, (model,), idle_prefixes=6)
 
     telemetry.watch(status, lambda: 9)
     running = 5
@@ -116,6 +116,7 @@ def test_the_gauges_are_read_at_the_scrape(telemetry: Telemetry) -> None:
     assert found[f"vllm:num_requests_waiting{MODEL}"] == 1
     assert found['vllm:kv_cache_usage_perc{engine="m/0",model_name="m"}'] == 0.25
     assert found['acu_engine_restarts_total{engine="m/0",model_name="m"}'] == 2
+    assert found["acu_agent_idle_prefixes"] == 6
     assert found["acu_open_connections"] == 9
     assert found["acu_log_records_dropped_total"] == 4
     assert found["acu_audit_lines_dropped_total"] == 7

@@ -16,11 +16,13 @@ import itertools
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable
+from collections.abc import Sequence as SequenceOf
 from pathlib import Path
 from typing import Any
 
 from agentflow.config import ModelConfig
 from agentflow.engine.protocol import Delta, EngineInfo, EngineStats, GenerateRequest, StartProgress
+from agentflow.engine.vllm import forgetting
 from agentflow.engine.vllm.facts import MachineFacts, read_model
 from agentflow.engine.vllm.grammar_check import GrammarCheck
 from agentflow.engine.vllm.host import EngineHost
@@ -30,6 +32,8 @@ from agentflow.engine.vllm.startup import WARMING, Startup, expected_seconds
 from agentflow.engine.vllm.tuning import choose
 from agentflow.errors import EngineDied, EngineFailure, InvalidRequest, SequenceFailed
 from agentflow.messages import Sampling, Structured
+
+FORGET_S = 30.0  # an engine that is at work looks up between two steps; one that does not in this time is stuck
 
 _log = logging.getLogger(__name__)
 
@@ -119,6 +123,18 @@ class VllmEngine:
         finally:
             if self._sequences.pop(sequence.id, None) is not None and self._host.failure is None:
                 await llm.engine_core.abort_requests_async([sequence.id])
+
+    async def forget(self, token_ids: SequenceOf[int], keep: int, cache_salt: str | None) -> int:
+        """As Engine.forget; see forgetting.py."""
+        llm = self._host.llm
+        if (failure := self.failure) is not None or llm is None:
+            raise failure.again() if failure is not None else EngineDied("the engine has not been started")
+        try:
+            async with asyncio.timeout(FORGET_S):
+                core = llm.engine_core
+                return int(await core.call_utility_async(forgetting.METHOD, list(token_ids), keep, cache_salt))
+        except Exception as error:  # vLLM raises no narrower one
+            raise (self.failure or SequenceFailed(f"The engine did not forget a prompt: {error}")).again() from error
 
     def stats(self) -> EngineStats:
         """A snapshot, as of EngineCore's last step."""

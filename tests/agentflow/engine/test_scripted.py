@@ -317,6 +317,30 @@ async def test_a_hanging_engine_lets_go_of_a_reader_that_leaves() -> None:
     assert engine.stats().outstanding == 0
 
 
+async def test_a_sequence_is_forgotten_but_for_what_is_kept_of_it_and_what_others_use() -> None:
+    engine = ScriptedEngine(Script(answer="y" * 1000, tokens_per_s=50.0))
+    prompt = "x" * 100 + TOKENIZER.EOS_TEXT
+    ids = TOKENIZER.encode(prompt, add_special_tokens=False)
+
+    async def cached(text: str) -> int:
+        return (await all_of(engine, request(text, salt="acme", max_tokens=1)))[0].cached_tokens
+
+    assert (await cached(prompt), await cached(prompt)) == (0, 96)
+    assert await engine.forget(ids, 0, "other") == 0
+    assert await engine.forget(ids, 40, "acme") == 64
+    assert await cached(prompt) == 32
+    running = engine.generate(request("x" * 60, salt="acme"))
+    await anext(running)
+    assert await engine.forget(ids, 0, "acme") == 48
+    assert await cached(prompt) == 48  # 60 tokens are at work, and they have three whole blocks
+    await running.aclose()
+    assert await engine.forget([*ids, *range(50)], 0, "acme") == 96
+    assert await cached(prompt) == 0
+    engine.kill()
+    with pytest.raises(EngineDied):
+        await engine.forget(ids, 0, "acme")
+
+
 async def test_the_longest_known_prefix_of_whole_blocks_counts_as_cached() -> None:
     engine = ScriptedEngine()
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agentflow.config import SchedulerConfig
+from agentflow.engine.protocol import GenerateRequest
 from agentflow.engine.script import Rule, Script
 from agentflow.engine.scripted import ScriptedEngine
 from agentflow.engine.supervisor import Supervisor, SupervisorLimits
@@ -125,6 +126,24 @@ async def test_two_engines_of_a_model_share_the_work() -> None:
         runs = [make_run(str(number)) for number in range(4)]
         await asyncio.gather(*(it.answer(run) for run in runs))
         assert sorted(run.engine_id or "" for run in runs) == ["m/0", "m/0", "m/1", "m/1"]
+
+
+async def test_all_engines_of_a_model_forget_a_prompt_and_one_that_is_dead_stops_none() -> None:
+    engines: list[ScriptedEngine] = []
+
+    def made() -> ScriptedEngine:
+        engines.append(ScriptedEngine())
+        return engines[-1]
+
+    async with bench(made, made, made) as it:
+        ids = list(range(64))
+        for each in engines:
+            async for _ in each.generate(GenerateRequest("r", [*ids, 1], Sampling(), 1, 0, "acme")):
+                pass
+        engines[1].kill()
+        assert await it.scheduler.forget("m", ids, 20, "acme") == 2 * 48
+        assert await it.scheduler.forget("m", ids, 0, "acme") == 2 * 16
+        assert await it.scheduler.forget("m", ids, 0, "acme") == 0
 
 
 async def test_a_full_queue_refuses_with_a_time_to_come_again_and_takes_all_or_nothing() -> None:

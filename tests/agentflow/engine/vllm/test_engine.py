@@ -164,6 +164,53 @@ async def test_a_common_prefix_is_found_again_by_the_same_tenant_alone(chat: Cha
     assert chat.engine.stats().prefix_cache_hits >= again[0].cached_tokens
 
 
+async def test_a_prompt_is_forgotten_but_for_what_is_kept_of_it_and_for_what_another_tenant_has(chat: Chat) -> None:
+    text = "Once there was a heron who stood all day in the shallow water of a slow river. " * 8
+    prompt = chat.request(text).prompt_token_ids
+    size = len(prompt)
+
+    async def cached(salt: str) -> int:
+        return (await chat.deltas(text, max_tokens=2, cache_salt=salt))[0].cached_tokens
+
+    assert [await cached(salt) for salt in ("a", "b", "a", "b")][:2] == [0, 0]
+    whole = await cached("a")
+    assert 96 <= whole < size
+    assert await chat.engine.forget(prompt, size // 2, "a") > 0
+    kept = await cached("a")
+    assert 0 < kept <= size // 2  # whole blocks of the first half, and no other
+    assert await cached("a") == whole
+    assert await chat.engine.forget(prompt, 0, "a") >= whole
+    assert await chat.engine.forget(prompt, 0, "a") == 0
+    assert (await cached("a"), await cached("b")) == (0, whole)
+
+
+async def test_what_was_said_is_forgotten_too_and_nothing_of_a_prompt_that_is_at_work(chat: Chat) -> None:
+    text = "Count the boats that pass, and write down for each of them its name and its port. " * 8
+    said: list[int] = []
+    request = chat.request(text, Sampling(temperature=0, ignore_eos=True), 300, cache_salt="c")
+    running = chat.engine.generate(request)
+    async for delta in running:
+        said += delta.token_ids
+        if len(said) > 70:  # two blocks at least
+            break
+
+    async def cached(ids: list[int]) -> int:
+        again = GenerateRequest("again", ids, GREEDY, 1, cache_salt="c")
+        deltas = [delta async for delta in chat.engine.generate(again)]
+        return deltas[0].cached_tokens
+
+    sequence = [*request.prompt_token_ids, *said]
+    assert await chat.engine.forget(sequence, 0, "c") == 0
+    assert await cached(request.prompt_token_ids) >= 96
+    await running.aclose()
+    await until(lambda: chat.engine.stats().outstanding == 0)
+    known = await cached(sequence)
+    assert known > len(request.prompt_token_ids)
+    await asyncio.sleep(0.5)  # the engine is done with the one that was stopped, and with the last
+    assert await chat.engine.forget(sequence, 0, "c") >= known
+    assert await cached(sequence) == 0
+
+
 # What it must keep to
 
 

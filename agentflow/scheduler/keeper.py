@@ -1,0 +1,70 @@
+"""PrefixKeeper: has the engines forget what idle runs keep there, when its time is over or there is too much of it.
+
+Which that is, is decided in idle.py. Here is its clock: one task, which sleeps until the oldest has to go, and sleeps without an
+end while nothing is idle. What an engine fails to forget is lost with its process, or goes when it needs the room.
+
+Runs of agents and answers of the Responses API pass here (see speaker.py). Plain chat completions do not: an engine sees to what
+they leave by itself, and drops what was used the longest ago when it needs the room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+
+from agentflow.config import SchedulerConfig
+from agentflow.scheduler.idle import Forgotten, IdlePrefixes, Place, Reading
+from agentflow.scheduler.scheduler import Scheduler
+
+_log = logging.getLogger(__name__)
+
+
+class PrefixKeeper:
+    """For the event loop. `start` it, or nothing is ever forgotten."""
+
+    def __init__(self, config: SchedulerConfig, scheduler: Scheduler) -> None:
+        self._idle = IdlePrefixes(config.idle_prefixes, config.idle_prefix_s)
+        self._scheduler = scheduler
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        """How many prompts are idle."""
+        return len(self._idle)
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Begin to forget, in `tasks`."""
+        self._task = tasks.create_task(self._run(), name="idle prefixes")
+
+    def stop(self) -> None:
+        """Forget no more: the engines end."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def begin(self, model: str, tenant: str, prompt: Sequence[int]) -> Reading:
+        """A run's prompt goes to the engine, or into its queue. `end` it."""
+        return self._idle.begin(Place(model, tenant), prompt)
+
+    def end(self, reading: Reading, said: Sequence[int] | None) -> None:
+        """As IdlePrefixes.end, now."""
+        self._idle.end(reading, said, asyncio.get_running_loop().time())
+        if self._idle.too_many or len(self._idle) == 1:  # else it wakes early enough by itself
+            self._changed.set()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._changed.clear()
+            while (gone := self._idle.next_over(loop.time())) is not None:
+                await self._forget(gone)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._idle.next_at):
+                    await self._changed.wait()
+
+    async def _forget(self, gone: Forgotten) -> None:
+        try:
+            await self._scheduler.forget(gone.place.model, gone.token_ids, gone.keep, gone.place.tenant)
+        except Exception:  # noqa: BLE001 - an engine is foreign code, and what it does not forget ends no daemon
+            _log.exception("an engine did not forget the prompt of an idle run")
