@@ -22,6 +22,7 @@ from agentflow.engine.protocol import Embedder, Engine
 from agentflow.engine.supervisor import Supervisor
 from agentflow.errors import ContextLengthExceeded, EngineStartFailed, EngineUnavailable, InvalidRequest
 from agentflow.messages import Sampling
+from agentflow.parsing import choice
 from agentflow.prompt import ChatEncoder
 from agentflow.sampling import differing
 from agentflow.scheduler import Ticket
@@ -90,7 +91,7 @@ class Model:
         wait_s, longest_s = self._backoff_s
         while True:
             try:
-                spoken = await loop.run_in_executor(threads, _load, self.served)
+                spoken, tool_format = await loop.run_in_executor(threads, _load, self.served)
             except EngineStartFailed as error:
                 self.tokenizer_error = str(error)
                 _log.warning("the tokenizer of %s does not load: %s", self.served.name, error)
@@ -101,8 +102,7 @@ class Model:
                     await stopping.wait()
                     return
             wait_s = min(2 * wait_s, longest_s)
-        wanted = self.served.config.tool_format
-        self.tool_format = spoken.encoder.tool_format if wanted == "auto" else wanted
+        self.tool_format = tool_format
         self.tokenizer_error = None
         self._spoken = spoken
         self._loaded.set()
@@ -169,7 +169,8 @@ class Model:
         )
 
 
-def _load(served: ServedModel) -> Spoken:
+def _load(served: ServedModel) -> tuple[Spoken, str]:
+    """What is known of the model's tokens, and how it writes calls. Raises EngineStartFailed."""
     tokenizer = served.tokenizer()
     path = served.config.chat_template
     try:
@@ -177,4 +178,19 @@ def _load(served: ServedModel) -> Spoken:
     except (OSError, UnicodeDecodeError) as error:
         raise EngineStartFailed(f"the chat template {path} cannot be read: {error}") from error
     encoder = ChatEncoder(tokenizer, template)
-    return Spoken(tokenizer, encoder, Turns(tokenizer, encoder) if served.role == "chat" else None)
+    spoken = Spoken(tokenizer, encoder, Turns(tokenizer, encoder) if served.role == "chat" else None)
+    return spoken, _tool_format(served, encoder) if served.role == "chat" else "none"
+
+
+def _tool_format(served: ServedModel, encoder: ChatEncoder) -> str:
+    """How the model writes calls, with what reads them loaded. Raises EngineStartFailed where that was asked for in vain."""
+    wanted = served.config.tool_format
+    found = encoder.tool_format if wanted == "auto" else wanted
+    try:
+        choice.load(found)
+    except EngineStartFailed as error:
+        if wanted != "auto":
+            raise
+        _log.warning("the tool calls of %s are left as text: %s", served.name, error)
+        return "none"
+    return found

@@ -14,10 +14,9 @@ from msgspec.structs import replace
 from agentflow.errors import InvalidRequest
 from agentflow.events import FinishReason
 from agentflow.messages import ChatRequest, Sampling, Structured, Tool
+from agentflow.parsing.choice import marks, parser_maker
 from agentflow.parsing.events import ToolParser
 from agentflow.parsing.forced import ListParser, NamedParser, named_schema, required_schema
-from agentflow.parsing.formats import FORMATS
-from agentflow.parsing.marked import MarkedParser
 
 MAX_SEED = 2**63
 MAX_ALTERNATIVES = 250_000  # log probabilities in one answer: about 15 MB of JSON
@@ -66,12 +65,12 @@ def tool_use(
         forced = replace(sampling, structured=Structured("json", named_schema(tool), "tools"))
         return forced, functools.partial(NamedParser, tool.name)
     # A form that the whole answer must have leaves no room for calls.
-    if not tools or sampling.structured is not None or tool_format not in FORMATS:
+    form = marks(tool_format)
+    if not tools or sampling.structured is not None or form is None:
         return sampling, no_parser
-    form, names = FORMATS[tool_format], frozenset(tool.name for tool in tools)
     if form.special:
         sampling = replace(sampling, skip_special_tokens=False)
-    return sampling, functools.partial(MarkedParser, form, names)
+    return sampling, parser_maker(tool_format, tools) or no_parser
 
 
 def check_token_ids(sampling: Sampling, vocab_size: int) -> None:

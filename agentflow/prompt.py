@@ -19,7 +19,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
@@ -30,9 +30,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from agentflow.errors import EngineStartFailed, InvalidRequest
 from agentflow.messages import Message, Tool, ToolCall
+from agentflow.parsing import vllmshapes
 from agentflow.tokenizer import Span, Tokenizer
 
-ToolFormat = Literal["hermes", "llama3", "mistral", "pythonic", "bare", "none"]
 _Masking = Callable[[Any], Any]
 
 _PYTHONIC = re.compile(r"\[func(?:tion)?(?:_name)?_?1\(")
@@ -53,8 +53,10 @@ For each function call, return a json object with function name and arguments wi
 </tool_call>"""
 
 
-def detect_tool_format(template: str) -> ToolFormat:
-    """How a model with this chat template writes its calls; "none" when the template does not tell."""
+def detect_tool_format(template: str) -> str:
+    """How a model with this chat template writes its calls (see ModelConfig); "none" when the template does not tell."""
+    if (others := vllmshapes.detect(template)) is not None:
+        return others
     if "<tool_call>" in template:
         # Some put XML into Hermes' tags.
         return "none" if "<function=" in template or "<arg_key>" in template else "hermes"
@@ -88,7 +90,7 @@ class ChatTemplate:
         self._specials = dict(specials)
         self._knows_developer = "developer" in source
         self._knows_tools = "tools" in variables
-        self.tool_format: ToolFormat = detect_tool_format(source) if self._knows_tools else "hermes"
+        self.tool_format = detect_tool_format(source) if self._knows_tools else "hermes"
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, add_generation_prompt: bool = True
@@ -135,7 +137,7 @@ class ChatEncoder:
         self._controls = _ControlTexts(tokenizer.control_tokens)
 
     @property
-    def tool_format(self) -> ToolFormat:
+    def tool_format(self) -> str:
         """As ChatTemplate.tool_format."""
         return "none" if self._template is None else self._template.tool_format
 

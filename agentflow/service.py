@@ -81,7 +81,8 @@ class Service:
         if agency is not None:
             embed = self._embed_texts if any(model.served.role == "embed" for model in self._models) else None
             check = self._encoding.check_grammar
-            self._agents = Runs(agency, Beginnings(agency, self._speaker, config.deadline_s, check, embed))
+            beginnings = Beginnings(agency, self._speaker, config.deadline_s, check, embed)
+            self._agents = Runs(agency, beginnings, self._prefixes.forget)
         self._responses = None if self._agents is None else Responses(self._agents)
 
     def _model(self, served: ServedModel) -> Model:

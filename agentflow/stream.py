@@ -127,6 +127,10 @@ class EventStream(Protocol):
     def ttft_s(self) -> float | None:
         """Seconds from the arrival to the first token; None: there is none yet."""
 
+    @property
+    def run_id(self) -> str | None:
+        """The agent's run that answers; None of a direct answer."""
+
     def __aiter__(self) -> AsyncIterator[Event]: ...
 
     async def aclose(self) -> None:
@@ -164,6 +168,10 @@ class RunStream:
             completion_tokens=sum(run.completion_tokens for run in runs),
             cached_tokens=sum(run.cached_tokens for run in firsts),
         )
+
+    @property
+    def run_id(self) -> None:
+        """No agent's run answers."""
 
     @property
     def queue_s(self) -> float | None:

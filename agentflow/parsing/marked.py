@@ -79,7 +79,7 @@ class MarkedParser:
                 return False
         held = self._held
         at = -1 if opener is None else held.find(opener)
-        sure = at if at >= 0 else len(held) - _overlap(held, opener or "")
+        sure = at if at >= 0 else len(held) - overlap(held, opener or "")
         if sure:
             events.append(Text(self._taken_layout() + held[:sure]))
             self._held = held[sure:]
@@ -122,7 +122,7 @@ class MarkedParser:
             if self._format.recovers:
                 # The call may have failed within the opener of the next.
                 raw = "".join(self._raw)
-                size = len(raw) - _overlap(raw, self._format.opener or "")
+                size = len(raw) - overlap(raw, self._format.opener or "")
                 self._raw, self._held = [raw[:size]], raw[size:] + self._held
         return True
 
@@ -147,7 +147,7 @@ class MarkedParser:
             end = self._format.opener
         at = -1 if end is None else self._held.find(end)
         if at < 0 or end is None:
-            size = len(self._held) - _overlap(self._held, end or "")
+            size = len(self._held) - overlap(self._held, end or "")
         else:
             size = at if self._format.recovers else at + len(end)
         self._raw.append(self._held[:size])
@@ -181,7 +181,7 @@ class MarkedParser:
         return layout
 
 
-def _overlap(text: str, marker: str) -> int:
+def overlap(text: str, marker: str) -> int:
     """Length of the longest end of `text` that is a beginning of `marker`, but not all of it."""
     sizes = range(min(len(marker) - 1, len(text)), 0, -1)
     return next((size for size in sizes if text.endswith(marker[:size])), 0)

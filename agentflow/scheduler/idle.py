@@ -22,6 +22,7 @@ Time is the caller's, in seconds that do not go back. Prompts are kept as four b
 
 from __future__ import annotations
 
+import math
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
@@ -94,6 +95,11 @@ class IdlePrefixes:
             if self._idle.pop((place, each), None) is None:
                 self._add(place, each)
             self._idle[place, each] = now
+
+    def expire(self, tenant: str) -> None:
+        """The time of all that a tenant left is over."""
+        theirs = {key: -math.inf for key in self._idle if key[0].tenant == tenant}
+        self._idle = theirs | {key: since for key, since in self._idle.items() if key not in theirs}
 
     def next_over(self, now: float) -> Forgotten | None:
         """The next that has to go, which is forgotten here; None if none has to."""

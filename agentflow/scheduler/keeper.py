@@ -53,6 +53,11 @@ class PrefixKeeper:
         if self._idle.too_many or len(self._idle) == 1:  # else it wakes early enough by itself
             self._changed.set()
 
+    def forget(self, tenant: str) -> None:
+        """Forget all that a tenant's runs left, now."""
+        self._idle.expire(tenant)
+        self._changed.set()
+
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:

@@ -1,8 +1,8 @@
 """What is read of a client's text, or a model's, before anything bounds its form takes time in proportion to its length.
 
 Each text is about as long as may be sent or written, and made to be tried again from every character on. In a time that
-grows with the square of its length one needs 15 seconds or more; it gets a few of CPU, in a process that nothing else can
-hold back.
+grows with the square of its length one needs 15 seconds or more (an answer half as long: 4); it gets a few of CPU, in a process
+that nothing else can hold back.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import resource
 import subprocess
 import sys
 from contextlib import suppress
+from itertools import chain
 from time import process_time
 
 from agentflow.engine.sample import Unsatisfiable, regex_sample
@@ -19,8 +20,11 @@ from agentflow.grammar import GrammarLimits, check
 from agentflow.messages import Structured
 from agentflow.parsing.formats import FORMATS
 from agentflow.parsing.marked import MarkedParser
+from agentflow.parsing.vllmshapes import SHAPES
+from agentflow.parsing.wholecalls import Shape, WholeCallParser
 
 CPU_S = 8  # for each text, of which most need some milliseconds and the largest expressions half a second
+ANSWER_CPU_S = 1  # which is up to 2, since it is counted in whole seconds
 SIZE = 64_000
 
 GRAMMARS = [
@@ -42,7 +46,7 @@ EXPRESSIONS = [
     r"\N{" + "a" * SIZE,
 ]
 
-ANSWER_SIZE = 60_000
+ANSWER_SIZE = 30_000
 ANSWERS = {
     "hermes": ["<tool_call>", "<tool_call", "<", " ", '<tool_call>{"name": "f"}', "<tool_call>{]</tool_call>"],
     "llama3": ["{", '{"name": "f", "parameters": {}};', "<|python_tag|>", "; ", '{"a": 1} '],
@@ -62,6 +66,18 @@ REPEATED = ["\\", "'", '"', " ", "1", "1_", "a", "'' ", "(", "a=1,", "{", "#", "
 """What goes on for ever within the beginning of a call."""
 
 
+def shaped_answers() -> list[tuple[Shape, str]]:
+    """Shapes of calls that another reads, and answers that are made of their markers."""
+    found = []
+    for shape in SHAPES.values():
+        within = (shape.section or ("", ""))[0] + shape.opener
+        pieces = [shape.opener, shape.closer or "}", *(shape.section or ()), *chain(*shape.tags), "{", "<", "q", " "]
+        for piece in pieces:
+            repeated = piece * (ANSWER_SIZE // len(piece))
+            found += [(shape, repeated), (shape, within + repeated), (shape, (within + piece) * (ANSWER_SIZE // 50))]
+    return found
+
+
 def answers() -> list[tuple[str, str]]:
     """Formats, and answers in them."""
     repeated = [(form, piece * (ANSWER_SIZE // len(piece))) for form, pieces in ANSWERS.items() for piece in pieces]
@@ -77,9 +93,20 @@ def answers() -> list[tuple[str, str]]:
 def read_answers() -> None:
     """Read every answer whole, and in pieces of some characters, as a model writes it."""
     for form, text in answers():
-        allow(CPU_S)
+        allow(ANSWER_CPU_S)
         for size in (len(text), 50):
             parser = MarkedParser(FORMATS[form], {"f"})  # type: ignore[index]  # a key is a literal
+            for at in range(0, len(text), size):
+                parser.feed(text[at : at + size])
+            parser.finish()
+
+
+def read_shaped_answers() -> None:
+    """As `read_answers`, of calls that a reader would have, if it was asked."""
+    for shape, text in shaped_answers():
+        allow(CPU_S)
+        for size in (len(text), 50):
+            parser = WholeCallParser(shape, lambda _: (), {"f"})
             for at in range(0, len(text), size):
                 parser.feed(text[at : at + size])
             parser.finish()
@@ -117,5 +144,7 @@ def test_hostile_texts_are_read_in_linear_time() -> None:
 
 
 def test_hostile_answers_are_read_in_linear_time() -> None:
-    command = "from tests.agentflow.test_linear_time import read_answers; read_answers()"
+    command = (
+        "from tests.agentflow.test_linear_time import read_answers, read_shaped_answers as read; read_answers(); read()"
+    )
     subprocess.run([sys.executable, "-c", command], check=True)

@@ -6,12 +6,13 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from agentflow.config import ModelConfig
-from agentflow.messages import ChatRequest, Message, Sampling, Structured, Tool
+from agentflow.config import ModelConfig, ToolFormat
+from agentflow.messages import ChatRequest, Message, Sampling, Structured, Tool, ToolChoice
+from agentflow.parsing.forced import ListParser
 from agentflow.parsing.formats import FORMATS
 from agentflow.parsing.marked import MarkedParser
+from agentflow.parsing.vllmshapes import PREFIX, SHAPES
 from agentflow.plan import tool_use
-from agentflow.prompt import ToolFormat
 
 TOOLS = (Tool("f"),)
 
@@ -42,5 +43,14 @@ def test_without_tools_or_with_a_form_for_the_whole_answer_there_is_no_parser() 
 
 
 def test_every_form_that_a_model_may_be_said_to_have_has_a_parser() -> None:
-    assert set(get_args(ToolFormat)) == {*FORMATS, "none"}
-    assert set(get_args(get_type_hints(ModelConfig)["tool_format"])) == {*FORMATS, "none", "auto"}
+    assert get_type_hints(ModelConfig)["tool_format"] == ToolFormat
+    assert set(get_args(ToolFormat)) == {*FORMATS, *(PREFIX + name for name in SHAPES), "none", "auto"}
+
+
+def test_a_call_that_is_asked_for_is_json_whatever_the_form_of_others() -> None:
+    request = ChatRequest(
+        id="r", model="m", messages=(Message("user", "x"),), tools=TOOLS, tool_choice=ToolChoice("required")
+    )
+    sampling, parser = tool_use(request, TOOLS, "vllm:qwen3_coder")
+    assert sampling.structured is not None
+    assert isinstance(parser(), ListParser)

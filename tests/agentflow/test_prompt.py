@@ -170,7 +170,13 @@ def test_templates_know_the_models_specials_and_the_date() -> None:
         ("Use [func_name1(params_name1=params_value1), func_name2(params)] ipython {{ tools }}", "pythonic"),
         ('Write [func1(params_name=params_value), func2(params)] {{ "parameters" }} ipython {{ tools }}', "pythonic"),
         ("A pythonic call: <function_calls>\nfunction1(param1='value1')\n</function_calls>{{ tools }}", "none"),
-        ("<tool_call>\n<function=name>\n<parameter=a>{{ tools }}", "none"),
+        ("<tool_call>\n<function=name>\n<parameter=a>{{ tools }}", "vllm:qwen3_coder"),
+        ("<tool_call>{function-name}\n<arg_key>k</arg_key>\n<arg_value>{{ tools }}", "vllm:glm45"),
+        ("<|tool_calls_section_begin|>{{ tools }}<|tool_call_argument_begin|>", "vllm:kimi_k2"),
+        ("<｜tool▁call▁begin｜>function<｜tool▁sep｜>{{ tools }}\n```json\n", "vllm:deepseek_v3"),  # noqa: RUF001
+        ("<｜tool▁call▁begin｜>{{ tools }}<｜tool▁sep｜>", "vllm:deepseek_v31"),  # noqa: RUF001
+        ("<|tool_call|>{{ tools }}", "vllm:granite"),
+        ('<minimax:tool_call><invoke name="{{ tools }}">', "vllm:minimax_m2"),
         ("<tool_call>{function-name}\n<arg_key>{{ tools }}", "none"),
         ("<tool_calls>[{'name': 1}]</tool_calls>{{ tools }}", "none"),
     ],

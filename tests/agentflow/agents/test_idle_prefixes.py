@@ -106,3 +106,13 @@ async def test_a_run_that_was_refused_or_never_got_a_seat_leaves_nothing(tmp_pat
             await it.service.agents.cancel("default", run_id)
         assert [await each for each in running] == [[], []]
         assert idle(it) == 1  # of the one that an engine has seen
+
+
+async def test_what_an_erased_tenant_left_is_forgotten_at_once(tmp_path: Path) -> None:
+    async with benched(tmp_path, RULES, [], AGENT) as it:
+        await steps_of(it, request("hello"))
+        assert idle(it) == 1
+        async with it.service.agents.closed("default"):
+            await until(lambda: idle(it) == 0)
+        (step,) = await steps_of(it, request("hello"))
+        assert step.cached_tokens == 0

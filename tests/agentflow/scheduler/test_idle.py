@@ -34,6 +34,20 @@ def test_a_prompt_goes_when_its_time_is_over_with_all_that_was_said_behind_it() 
     assert (len(idle), idle.next_at, idle.next_over(999.0)) == (0, None, None)
 
 
+def test_what_an_erased_tenant_left_goes_at_once_and_nothing_else_does() -> None:
+    idle = IdlePrefixes(10, 60.0)
+    left(idle, [1], at=1.0, place=ELSEWHERE[0])
+    left(idle, [1, 2], at=2.0)
+    left(idle, [3], at=3.0, place=ELSEWHERE[1])
+    idle.expire("acme")
+    assert [idle.next_over(4.0), idle.next_over(4.0), idle.next_over(4.0)] == [
+        Forgotten(HERE, [1, 2], 0),
+        Forgotten(ELSEWHERE[1], [3], 0),
+        None,
+    ]
+    assert (len(idle), idle.next_at) == (1, 61.0)
+
+
 def test_one_too_many_and_the_oldest_goes() -> None:
     idle = IdlePrefixes(2, 60.0)
     for number in range(4):
