@@ -29,6 +29,7 @@ from dataplane.errors import DataPlaneError
 
 if TYPE_CHECKING:
     from agentflow.library.embedder import Embedder
+    from agentflow.library.embedderid import EmbedderId
     from agentflow.library.extraction import Extractor
     from agentflow.library.library import Library
     from agentflow.library.prompts import Prompts
@@ -145,9 +146,9 @@ class Data:
         except Refused as error:
             raise DataUnavailable(str(error), retry_after_s=error.retry_after_s) from error
         special = len(tokenizer.encode("", add_special_tokens=True))
-        prompts = await asyncio.to_thread(self._prompts, embedder)
+        prompts, id_ = await asyncio.to_thread(self._looked_at, embedder)
         self._extractor = self._extractor or extractor_kind()
-        self._embeds = embedder_kind(self._service, embedder, tokenizer.spans, special, prompts)
+        self._embeds = embedder_kind(self._service, id_, tokenizer.spans, special, prompts)
         library = await library_kind.open(
             self.plane,
             self.plane.state,
@@ -161,8 +162,9 @@ class Data:
         await started
         self._library = library
 
-    def _prompts(self, embedder: str) -> Prompts:
-        """What the embedding model wants before texts, by the configuration and its files."""
+    def _looked_at(self, embedder: str) -> tuple[Prompts, EmbedderId]:
+        """What the embedding model wants before texts, by the configuration and its files, and which model it is. Blocks."""
+        from agentflow.library.embedderid import EmbedderId, fingerprint_of
         from agentflow.library.prompts import prompts_of
 
         folder = None
@@ -170,7 +172,8 @@ class Data:
             if model.engine != "scripted" and model_names(key, model)[0] == embedder:
                 with contextlib.suppress(ModelError):  # who loads the model tells
                     folder = locate(model.model, Path(self._config.gpu.model_cache_dir)).path
-        return prompts_of(self._config.library, folder)
+        prompts = prompts_of(self._config.library, folder)
+        return prompts, EmbedderId(model=embedder, fingerprint=fingerprint_of(folder, prompts.passage))
 
     async def _run(self, library: Library, started: asyncio.Future[None]) -> None:
         """The library's background work, in a group of its own that `close` cancels."""

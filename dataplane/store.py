@@ -36,7 +36,7 @@ from dataplane.collections.catalog import Create, Drop, stored_collections
 from dataplane.collections.collection import Collection
 from dataplane.collections.commands import Delete, Touch, Upsert
 from dataplane.collections.derived import Derived
-from dataplane.collections.rowcodec import row_batch, stored_rows
+from dataplane.collections.rowcodec import row_batch, stored_ids, stored_rows
 from dataplane.config import DataPlaneConfig
 from dataplane.errors import Closed, DataPlaneError, InvalidInput, NotFound, Unavailable
 from dataplane.files import storage_errors
@@ -273,6 +273,12 @@ class DataPlane:
         wanted = [collection.scope + keys.name(id_) for id_ in ids]
         await self.writer.barrier()
         return await self._loop.run_in_executor(self._pool, stored_rows, collection, wanted, vectors)
+
+    async def ids(self, tenant: str, name: str, *, after: str | None = None, limit: int = 1000) -> list[str]:
+        """A page of the ids behind `after`, in the order of UTF-8; some may have expired. An empty page is the end."""
+        collection = self._collection(tenant, name)
+        await self.writer.barrier()
+        return await self._in_pool(collection, lambda: stored_ids(collection, after, limit))
 
     # Searching
 

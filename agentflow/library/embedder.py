@@ -8,6 +8,7 @@ from typing import Any
 
 from agentflow.errors import EngineUnavailable
 from agentflow.library.chunking import Spans
+from agentflow.library.embedderid import EmbedderId
 from agentflow.library.prompts import Prompts
 from agentflow.messages import Caller, EmbeddingRequest
 from agentflow.service import Service
@@ -21,14 +22,21 @@ _LOADING_RETRY_S = 0.5
 class Embedder:
     """A served embedding model.
 
-    `model` is its first name, which vector stores remember; `spans` tells its tokens (see chunking.Spans);
+    `model` is its first name, and a part of its `id`, which vector stores and memories remember; `spans` tells its tokens (see
+    chunking.Spans);
     `special_tokens` is how many it adds to each text; `prompts` what it wants before queries and before chunks of files.
     """
 
     def __init__(
-        self, service: Service, model: str, spans: Spans, special_tokens: int = 2, prompts: Prompts | None = None
+        self,
+        service: Service,
+        id_: EmbedderId,
+        spans: Spans,
+        special_tokens: int = 2,
+        prompts: Prompts | None = None,
     ) -> None:
-        self.model = model
+        self.id = id_
+        self.model = id_.model
         self.spans = spans
         self._service = service
         self._prompts = prompts or Prompts()

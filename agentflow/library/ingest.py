@@ -45,7 +45,7 @@ class Ingest:
     """Puts files in. `batch`: chunks that are embedded at once; `threads`: where texts are cut."""
 
     def __init__(self, embedder: Embedder, extractor: Extractor, batch: int, threads: Executor) -> None:
-        self._embedder = embedder
+        self.embedder = embedder
         self._extractor = extractor
         self._batch = batch
         self._threads = threads
@@ -57,10 +57,10 @@ class Ingest:
         """
         extracted = await self._extractor.extract(source.path, source.filename)
         most = await patiently(self._max_tokens)
-        cut = chunks(extracted.text, self._embedder.spans, entry.chunking or ChunkingStrategy(), most)
+        cut = chunks(extracted.text, self.embedder.spans, entry.chunking or ChunkingStrategy(), most)
         count = size = 0
         while texts := await self._next(cut):
-            vectors = await patiently(partial(self._embedder.embed, source.tenant, texts, background=True))
+            vectors = await patiently(partial(self.embedder.embed, source.tenant, texts, background=True))
             await patiently(partial(rows.add, entry.file_id, count, texts, vectors, entry.attributes))
             count += len(texts)
             size += sum(len(text.encode()) for text in texts) + int(vectors.nbytes)
@@ -68,7 +68,7 @@ class Ingest:
         return Filled(count, size)
 
     async def _max_tokens(self) -> int:
-        return self._embedder.max_tokens()
+        return self.embedder.max_tokens()
 
     async def _next(self, cut: Iterator[Chunk]) -> list[str]:
         """The texts of the next batch. Cancelled, it still waits for the thread, which has the iterator."""

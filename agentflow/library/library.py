@@ -208,9 +208,9 @@ class Library:
         attachments = [Attachment(file_id=file_id, chunking=new.chunking) for file_id in new.file_ids]
         place = "file_ids[{}]"
         self._entries.check(tenant, attachments, place)
-        store = await self._stores.create(tenant, new, self._embedder.model)
+        store = await self._stores.create(tenant, new, self._embedder.id)
         if attachments:
-            await self._entries.attach(tenant, store.id, attachments, place, self._embedder.model)
+            await self._entries.attach(tenant, store.id, attachments, place, self._embedder.id)
         return self._stores.told(tenant, store.id)
 
     async def store(self, tenant: str, store_id: str) -> VectorStore:
@@ -237,7 +237,7 @@ class Library:
 
         Raises InvalidRequest (params file_id, attributes...), NotStored, StoreExpired, EmbedderChanged, QuotaExceeded.
         """
-        attaching = self._entries.attach(tenant, store_id, [attachment], "", self._embedder.model)
+        attaching = self._entries.attach(tenant, store_id, [attachment], "", self._embedder.id)
         await self._changes.run(attaching)
         return self._entries.entry(tenant, store_id, attachment.file_id)
 
@@ -298,7 +298,7 @@ class Library:
 
     async def create_batch(self, tenant: str, store_id: str, attachments: tuple[Attachment, ...]) -> FileBatch:
         """Begin to put 1 to 500 files into a store; all are checked before. Raises as `attach`, with params `files[3]...`."""
-        making = self._entries.create_batch(tenant, store_id, attachments, "files[{}]", self._embedder.model)
+        making = self._entries.create_batch(tenant, store_id, attachments, "files[{}]", self._embedder.id)
         return await self._changes.run(making)
 
     async def batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
@@ -323,10 +323,10 @@ class Library:
         Raises InvalidRequest (params query, filters..., max_num_results, ranking_options.score_threshold), NotStored,
         StoreExpired, EmbedderChanged, Refused, EngineFailure.
         """
-        store = self._stores.usable(tenant, store_id, self._embedder.model)
+        store = self._stores.usable(tenant, store_id, self._embedder.id)
         hits = await search(self._plane, self._embedder, self._shelves.of(tenant), store, request)
         with contextlib.suppress(NotStored, DataUnavailable):  # reads go on while the disk is full
-            await self._changes.run(self._stores.touch(tenant, store_id))
+            await self._changes.run(self._stores.touch(tenant, store_id, self._embedder.id.fingerprint))
         return hits
 
     # Care

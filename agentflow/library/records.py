@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from agentflow.library.chunking import ChunkingStrategy
+from agentflow.library.embedderid import EmbedderId
 from agentflow.library.refusals import DataDamaged
 from agentflow.library.values import Attribute, FileError, FileStatus
 from dataplane import StateStore
@@ -48,17 +49,26 @@ class FileRecord(Struct, frozen=True, kw_only=True):
 
 
 class StoreRecord(Struct, frozen=True, kw_only=True):
-    """A vector store. Its rows lie in the data plane's collection of the same name, which the first row makes."""
+    """A vector store. Its rows lie in the data plane's collection of the same name, which the first row makes.
+
+    `embedder` names the model that its vectors are of, `fingerprint` tells which of that name (empty: it was not known).
+    """
 
     id: str
     name: str | None
     created_ms: int
     embedder: str
     last_active_ms: int
+    fingerprint: str = ""
     metadata: dict[str, str] = {}
     expires_after_days: int | None = None
     expired: bool = False
     due: StoreWork = ""
+
+    @property
+    def made_with(self) -> EmbedderId:
+        """Whose the vectors are."""
+        return EmbedderId(model=self.embedder, fingerprint=self.fingerprint)
 
 
 class EntryRecord(Struct, frozen=True, kw_only=True):

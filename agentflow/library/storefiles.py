@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from agentflow.errors import InvalidRequest
 from agentflow.library.config import LibraryConfig
+from agentflow.library.embedderid import EmbedderId
 from agentflow.library.filestore import FileStore
 from agentflow.library.ids import Ids
 from agentflow.library.paging import paged
@@ -48,7 +49,7 @@ class StoreFiles:
         self._checked(self._shelves.of(tenant), {}, attachments, place)
 
     async def attach(
-        self, tenant: str, store_id: str, attachments: Sequence[Attachment], place: str, embedder: str
+        self, tenant: str, store_id: str, attachments: Sequence[Attachment], place: str, embedder: EmbedderId
     ) -> None:
         """Begin to put files in. `place` is where number {} of them stands in the caller's request."""
         self._stores.usable(tenant, store_id, embedder)
@@ -189,7 +190,7 @@ class StoreFiles:
     # Batches
 
     async def create_batch(
-        self, tenant: str, store_id: str, attachments: Sequence[Attachment], place: str, embedder: str
+        self, tenant: str, store_id: str, attachments: Sequence[Attachment], place: str, embedder: EmbedderId
     ) -> FileBatch:
         """See Library.create_batch."""
         if not attachments:

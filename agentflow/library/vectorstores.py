@@ -17,11 +17,12 @@ from msgspec.structs import replace
 
 from agentflow.errors import InvalidRequest
 from agentflow.library.config import LibraryConfig
+from agentflow.library.embedderid import EmbedderId
 from agentflow.library.ids import Ids
 from agentflow.library.paging import paged
 from agentflow.library.planeerrors import translated
 from agentflow.library.records import EntryRecord, StoreRecord
-from agentflow.library.refusals import EmbedderChanged, QuotaExceeded, StoreExpired
+from agentflow.library.refusals import QuotaExceeded, StoreExpired
 from agentflow.library.shelf import Shelves, StoreShelf
 from agentflow.library.values import (
     FileCounts,
@@ -52,7 +53,7 @@ class VectorStores:
 
     # Stores
 
-    async def create(self, tenant: str, new: NewStore, embedder: str) -> VectorStore:
+    async def create(self, tenant: str, new: NewStore, embedder: EmbedderId) -> VectorStore:
         """Make an empty store. See Library.create_store."""
         _check_days(new.expires_after_days)
         _check_name(new.name)
@@ -65,7 +66,8 @@ class VectorStores:
             id=store_id,
             name=new.name,
             created_ms=now,
-            embedder=embedder,
+            embedder=embedder.model,
+            fingerprint=embedder.fingerprint,
             last_active_ms=now,
             metadata=_checked_metadata(new.metadata),
             expires_after_days=new.expires_after_days,
@@ -120,28 +122,27 @@ class VectorStores:
         self._used.pop(store_id, None)
         self._workers.look(tenant, store_id, "")
 
-    def usable(self, tenant: str, store_id: str, embedder: str) -> StoreShelf:
+    def usable(self, tenant: str, store_id: str, embedder: EmbedderId) -> StoreShelf:
         """A store to fill or to search. Raises NotStored, StoreExpired, EmbedderChanged."""
         store = self._shelves.of(tenant).store(store_id)
         self.check_live(store)
-        if store.record.embedder != embedder:
-            raise EmbedderChanged(
-                f"Vector store {store_id!r} was made with the embedding model {store.record.embedder!r}, and "
-                f"{embedder!r} is served now: serve that one again, or put the files into a new vector store."
-            )
+        store.record.made_with.check(embedder, store_id)
         return store
 
-    async def touch(self, tenant: str, store_id: str) -> None:
-        """A store was used. Written only now and then."""
+    async def touch(self, tenant: str, store_id: str, fingerprint: str = "") -> None:
+        """A store was used, and is of the model with this fingerprint. Written now and then, and where that was not known."""
         shelf = self._shelves.of(tenant)
         store = shelf.store(store_id)
         self._used[store_id] = now = _now_ms()
-        if now - store.record.last_active_ms < ACTIVE_STEP_S * 1000:
+        known = store.record.fingerprint or not fingerprint
+        if known and now - store.record.last_active_ms < ACTIVE_STEP_S * 1000:
             return
         async with store.lock:
             record = shelf.store(store_id).record
             with translated():
-                await shelf.put_store(replace(record, last_active_ms=now))
+                await shelf.put_store(
+                    replace(record, last_active_ms=now, fingerprint=record.fingerprint or fingerprint)
+                )
 
     async def remember(self) -> None:
         """Store the last uses that are not stored yet."""

@@ -206,6 +206,9 @@ class Workers:
         file = self._shelves.of(work.tenant).files.get(work.entry.file_id)
         if file is None:
             raise InvalidRequest("the file was deleted.")
+        work.store.record.made_with.check(
+            self._ingest.embedder.id, work.store.record.id
+        )  # it waited for another model's start
         await self._files.check(work.tenant, file)  # before its reader, which would call damage the file's own fault
         path = self._files.path(work.tenant, file.id)
         await patiently(lambda: self._changes.run(self._write_erased(work.tenant, work.store)))

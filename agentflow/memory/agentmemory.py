@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from agentflow.errors import AgentFlowError
-from agentflow.memory.diary import Diary, Page
+from agentflow.memory.diary import Page
 from agentflow.memory.entries import entries_of
-from agentflow.memory.memories import Memories
 from agentflow.memory.recall import Recall
 
 if TYPE_CHECKING:
     from agentflow.agents.config import AgentConfig
     from agentflow.agents.live import LiveRun
+    from agentflow.memory.diary import Diary
+    from agentflow.memory.memories import Memories
     from agentflow.tools.tool import ToolSpec
-    from dataplane import StateStore
 
 _log = logging.getLogger(__name__)
 
@@ -38,12 +38,12 @@ class AgentMemory:
         agents: Mapping[str, AgentConfig],
         specs: Iterable[ToolSpec],
         memories: Memories,
-        state: Callable[[], Awaitable[StateStore]],
+        diary: Diary,
     ) -> None:
         self._agents = agents
         self._fresh_s = {spec.name: spec.fresh_for_s for spec in specs if spec.fresh_for_s is not None}
         self._memories = memories
-        self.diary = Diary(memories, state)
+        self.diary = diary
 
     def recall(self, agent: str) -> Recall | None:
         """What reminds the agent's runs; None where nothing does."""
@@ -51,7 +51,9 @@ class AgentMemory:
         if config is None or not config.memory.recall:
             return None
         memory = config.memory
-        return Recall(self._memories, memory.name or agent, memory.recall_count, memory.recall_ms / 1000)
+        return Recall(
+            self._memories, memory.name or agent, memory.recall_count, memory.recall_ms / 1000, memory.recall_floor
+        )
 
     def keeping(self, agent: str) -> Keeping | None:
         """How the agent's memory is kept; None for one that has none."""

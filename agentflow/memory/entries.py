@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from agentflow.agents.progress import Progress
-from agentflow.agents.record import CallEnded, CallStarted, Event
-from agentflow.memory.memories import Entry, fingerprint, memory_id
+from agentflow.agents.record import HANDED_OVER, CallEnded, CallStarted, Event
+from agentflow.memory.rows import Entry, fingerprint, memory_id
 
 MOST_USER: Final = 1500  # characters
 MOST_ANSWER: Final = 2500
@@ -36,7 +36,8 @@ def entries_of(
     until = None if ttl_days is None else ended.at + int(ttl_days * _DAY_MS)
     found = [_result(progress, *pair, until) for pair in _results(events, fresh_s)][-MOST_RESULTS:]
     user = next((message.content or "" for message in reversed(began.messages) if message.role == "user"), "")
-    answer = progress.said_turn().content or ""
+    # What is said before the caller's own calls have their results is no answer.
+    answer = "" if ended.why == HANDED_OVER else progress.said_turn().content or ""
     if user.strip() and answer.strip():
         text = f"User: {_cut(user.strip(), MOST_USER)}\nAssistant: {_cut(answer.strip(), MOST_ANSWER)}"
         found.append(

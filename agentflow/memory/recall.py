@@ -9,8 +9,9 @@ from typing import Final
 
 from agentflow.agents.record import Recalled
 from agentflow.errors import AgentFlowError
-from agentflow.memory.memories import Findings, Memories, Wanted, fingerprint
+from agentflow.memory.memories import Findings, Memories, Wanted
 from agentflow.memory.recollection import bounded
+from agentflow.memory.rows import fingerprint
 from agentflow.messages import Message
 
 MOST_TURNS: Final = 512  # of a conversation that are looked at, so that it is not reminded of itself
@@ -19,13 +20,14 @@ _log = logging.getLogger(__name__)
 
 
 class Recall:
-    """For one agent: of the memory `name`, up to `count` memories, within `within_s` seconds."""
+    """For one agent: of the memory `name`, up to `count` memories that are not below `floor`, within `within_s` seconds."""
 
-    def __init__(self, memories: Memories, name: str, count: int, within_s: float) -> None:
+    def __init__(self, memories: Memories, name: str, count: int, within_s: float, floor: float | None) -> None:
         self._memories = memories
         self._name = name
         self._count = count
         self._within_s = within_s
+        self._floor = floor
 
     async def ask(self, tenant: str, messages: Sequence[Message], most_bytes: int | None = None) -> Recalled:
         """What fits the user's last turn. What the conversation itself says is left out. Raises nothing but CancelledError.
@@ -37,6 +39,8 @@ class Recall:
         findings = await self._findings(tenant, said)
         kept = bounded(findings.memories, most_bytes)
         why = findings.why
+        if findings.far:
+            why = "; ".join(filter(None, (why, f"{findings.far} left out, which are below recall_floor")))
         if len(kept) < len(findings.memories):
             left = len(findings.memories) - len(kept)
             why = "; ".join(filter(None, (why, f"{left} left out, which would have been too long")))
@@ -44,6 +48,7 @@ class Recall:
             ids=tuple(memory.id for memory in kept),
             texts=tuple(memory.text for memory in kept),
             written=tuple(memory.at for memory in kept),
+            names=tuple(memory.name for memory in kept) if any(memory.name for memory in kept) else (),
             tiers=findings.tiers,
             complete=findings.complete,
             seconds=time.monotonic() - began,
@@ -56,7 +61,7 @@ class Recall:
         before = [fingerprint(text) for text in said[-MOST_TURNS - 1 : -1]]
         try:
             return await self._memories.search(
-                tenant, self._name, Wanted(said[-1], self._count, self._within_s, tuple(before))
+                tenant, self._name, Wanted(said[-1], self._count, self._within_s, tuple(before), self._floor)
             )
         except AgentFlowError as error:
             _log.info("nothing is recalled", extra={"memory": self._name, "why": str(error)})

@@ -27,12 +27,13 @@ _HEAD: Final = (
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """Something remembered. `at`: when it was written, in milliseconds since 1970."""
+    """Something remembered. `at`: when it was written, in milliseconds since 1970. `name`: under which a note is kept."""
 
     id: str
     kind: str
     text: str
     at: int
+    name: str = ""
 
 
 def bounded(memories: Sequence[Memory], most_bytes: int | None = None) -> list[Memory]:
@@ -54,9 +55,10 @@ def told(memories: Sequence[Memory]) -> str:
 
 
 def line(memory: Memory) -> str:
-    """One memory: its id, when it was written (UTC), and its text, as a line of JSON."""
+    """One memory: its id, its name if it has one, when it was written (UTC), and its text, as a line of JSON."""
     written = datetime.fromtimestamp(memory.at / 1000, UTC)
-    value = {"id": memory.id, "written": f"{written:%Y-%m-%d %H:%M} UTC", "text": memory.text}
+    named = {"name": memory.name} if memory.name else {}
+    value = {"id": memory.id, **named, "written": f"{written:%Y-%m-%d %H:%M} UTC", "text": memory.text}
     return msgspec.json.encode(value).decode()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -73,6 +75,13 @@ def stored_rows(collection: Collection, wanted: Sequence[bytes], vectors: bool) 
             elif record is not None:
                 rows[at] = _stored_row(decode(RowRecord, record), vector if vectors else None, now)
     return rows
+
+
+def stored_ids(collection: Collection, after: str | None, limit: int) -> list[str]:
+    """The next `limit` ids behind `after` (None: the first ones), in the order of UTF-8; also of rows that have expired."""
+    start = b"" if after is None else keys.name(after) + b"\0"
+    with contextlib.closing(collection.rocks.scan("index", collection.scope, start=start)) as found:
+        return [key[len(collection.scope) :].decode() for key, _ in itertools.islice(found, limit)]
 
 
 def _stored_row(record: RowRecord, vector: bytes | None, now: int) -> StoredRow | None:

@@ -60,12 +60,17 @@ def test_the_embedding_models_folder_says_what_stands_before_texts(tmp_path: Pat
     (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": "q: ", "passage": "p: "}}')
     models = {"large": ModelConfig(model="/nowhere"), "embed": ModelConfig(model=str(folder))}
     service: Any = None
-    assert Data(AcuConfig(models=models), service, "e5")._prompts("e5") == Prompts("q: ", "p: ")
+    assert Data(AcuConfig(models=models), service, "e5")._looked_at("e5")[0] == Prompts("q: ", "p: ")
     played = {"embed": ModelConfig(model=str(folder), engine="scripted")}
     library = LibraryConfig(passage_prefix="mine: ")
-    assert Data(AcuConfig(models=played, library=library), service, "e5")._prompts("e5") == Prompts("", "mine: ")
+    assert Data(AcuConfig(models=played, library=library), service, "e5")._looked_at("e5")[0] == Prompts("", "mine: ")
+    fingerprints = {
+        Data(AcuConfig(models=models, library=each), service, "e5")._looked_at("e5")[1].fingerprint
+        for each in (LibraryConfig(), library, LibraryConfig(query_prefix="other: "))
+    }
+    assert sorted(map(len, fingerprints)) == [16, 16]  # what stands before queries changes no stored vector
     gone = {"embed": ModelConfig(model=str(tmp_path / "gone"))}
-    assert Data(AcuConfig(models=gone), service, "gone")._prompts("gone") == Prompts()
+    assert Data(AcuConfig(models=gone), service, "gone")._looked_at("gone")[0] == Prompts()
 
 
 async def test_without_an_embedding_model_it_is_said_what_to_configure(tmp_path: Path) -> None:

@@ -93,6 +93,21 @@ async def test_a_row_that_is_stored_again_replaces_the_old_one_everywhere(plane:
     assert problems(plane) == []
 
 
+async def test_all_ids_are_given_in_pages_and_those_of_other_collections_are_not(plane: DataPlane) -> None:
+    wanted = ["a", "a\x00", "b", "b" * 500, "\u00e9", "\U0001f600"]
+    for name, ids in ((NAME, wanted), ("other", ["x"])):
+        await plane.create_collection(TENANT, name, CollectionSpec(dimensions=DIMENSIONS))
+        await plane.upsert(TENANT, name, [Row(id=id_, vector=vectors(1)[0]) for id_ in ids], wait="nothing")
+    await plane.delete(TENANT, NAME, ["b"])
+    wanted.remove("b")
+    assert await plane.ids(TENANT, NAME) == wanted
+    found: list[str] = []
+    while page := await plane.ids(TENANT, NAME, after=found[-1] if found else None, limit=2):
+        found += page
+    assert found == wanted
+    assert await plane.ids(TENANT, NAME, after="c", limit=1) == ["\u00e9"]
+
+
 async def test_two_rows_with_one_id_in_a_call_leave_the_later(plane: DataPlane) -> None:
     stored = vectors(2)
     await plane.create_collection(TENANT, NAME, CollectionSpec(dimensions=DIMENSIONS))

@@ -13,6 +13,7 @@ from agentflow.engine.script import Script
 from agentflow.engine.scripted_embedder import ScriptedEmbedder
 from agentflow.library.config import LibraryConfig
 from agentflow.library.embedder import Embedder
+from agentflow.library.embedderid import EmbedderId
 from agentflow.library.extraction import Extractor
 from agentflow.library.library import Library
 from agentflow.library.prompts import Prompts
@@ -85,6 +86,7 @@ async def opened(
     prompts: Prompts | None = None,
     *,
     within: str = "",
+    fingerprint: str = "",
     **config: Any,
 ) -> AsyncIterator[Desk]:
     """A library in `folder`, or `within` it, closed at the end, whatever it was doing. Its data plane is in `plane`."""
@@ -93,7 +95,8 @@ async def opened(
     extractor = Extractor()
     plane = await DataPlane.open(DataPlaneConfig(hot_layer_mem_mb=64), folder / "plane")
     state = StateStore(plane.rocks, plane.writer)
-    embedder = Embedder(service, model, ByteTokenizer().spans, special_tokens=0, prompts=prompts)
+    id_ = EmbedderId(model=model, fingerprint=fingerprint)
+    embedder = Embedder(service, id_, ByteTokenizer().spans, special_tokens=0, prompts=prompts)
     try:
         library = await Library.open(plane, state, folder / within, embedder, extractor, LibraryConfig(**config))
         async with asyncio.TaskGroup() as tasks:

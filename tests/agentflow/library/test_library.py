@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from agentflow.engine.script import Script
 from agentflow.errors import ContextLengthExceeded, InvalidRequest
 from agentflow.library.chunking import ChunkingStrategy
 from agentflow.library.records import FileRecord
@@ -244,6 +245,33 @@ async def test_a_store_of_another_embedding_model_says_so(tmp_path: Path) -> Non
         with pytest.raises(EmbedderChanged):
             await desk.library.attach(TENANT, store, Attachment(file_id=file.id))
         await desk.library.delete_store(TENANT, store)
+
+
+async def test_a_store_of_other_files_of_the_same_model_says_so(tmp_path: Path) -> None:
+    one, two = "1" * 16, "2" * 16
+    async with opened(tmp_path) as desk:  # as an earlier release, which knew no fingerprints
+        old = await desk.store((await desk.upload(FOX)).id)
+    async with opened(tmp_path, fingerprint=one) as desk:
+        new = await desk.store((await desk.upload(FOX)).id)
+        assert len(await desk.search(old, "fox")) == len(await desk.search(new, "fox")) == 1  # known from here on
+    async with opened(tmp_path, fingerprint=two) as desk:
+        for store in (old, new):
+            with pytest.raises(EmbedderChanged, match="was made with other files of the embedding model 'bytes-embed'"):
+                await desk.search(store, "fox")
+    async with opened(tmp_path, model="other-embed", fingerprint=one) as desk:  # the same files by another name
+        assert len(await desk.search(new, "fox")) == 1
+
+
+async def test_a_file_that_waited_while_the_model_was_changed_is_not_put_among_the_old_vectors(tmp_path: Path) -> None:
+    async with opened(tmp_path, Script(start_s=3600.0)) as desk:
+        file = await desk.upload(FOX)
+        store = (await desk.library.create_store(TENANT, NewStore(file_ids=(file.id,)))).id
+    async with opened(tmp_path, model="other-embed") as desk:
+        await desk.idle()
+        entry = await desk.library.store_file(TENANT, store, file.id)
+        assert entry.status == "failed"
+        assert entry.last_error is not None
+        assert "'other-embed' is served now" in entry.last_error.message
 
 
 async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:

@@ -19,8 +19,11 @@ from agentflow.engine.scripted_embedder import ScriptedEmbedder
 from agentflow.events import Event as Told
 from agentflow.events import TextDelta
 from agentflow.library.embedder import Embedder
+from agentflow.library.embedderid import EmbedderId
 from agentflow.memory.agentmemory import AgentMemory, Keeping
-from agentflow.memory.memories import Findings, Memories, Memory, Wanted
+from agentflow.memory.diary import Diary
+from agentflow.memory.memories import Findings, Memories, Wanted
+from agentflow.memory.recollection import Memory
 from agentflow.messages import Caller, ChatRequest, Message
 from agentflow.service import ServedModel, Service
 from agentflow.tokenizer import ByteTokenizer
@@ -31,7 +34,7 @@ from agentflow.tools.toolbox import Toolbox
 from dataplane import DataPlane, DataPlaneConfig, StateStore
 
 RECALL_MS = 10_000.0  # so long that a busy machine changes nothing
-REMEMBERS = MemoryConfig(recall=True, recall_ms=RECALL_MS, remember="turns")
+REMEMBERS = MemoryConfig(recall=True, recall_ms=RECALL_MS, recall_floor=None, remember="turns")
 AGENTS = {
     "a": AgentConfig(memory=REMEMBERS, instructions="You are kind."),
     "b": AgentConfig(memory=REMEMBERS),
@@ -130,17 +133,21 @@ async def _served(
         return plane.state
 
     async def embed(tenant: str, texts: Sequence[str], background: bool) -> Any:
-        door = Embedder(service, EMBED, ByteTokenizer().spans, special_tokens=0)
+        door = Embedder(service, EmbedderId(model=EMBED), ByteTokenizer().spans, special_tokens=0)
         return await door.embed(tenant, texts, background=background)
 
     def keeping(tenant: str, run_id: str) -> Keeping | None:
         return service.agents.keeping(tenant, run_id)
 
-    memories = Memories(opened_plane, embed)
+    async def embedder_id() -> EmbedderId:
+        return EmbedderId(model=EMBED)
+
+    memories = Memories(opened_plane, embed, embedder_id)
     handles = HandleStore(folder / "handles")
     await handles.open()
-    box = Toolbox([*tools, *remembering_tools(memories, keeping)], handles)
-    memory = AgentMemory(agents, box.specs(), memories, state)
+    diary = Diary(memories, state)
+    box = Toolbox([*tools, *remembering_tools(memories, diary, keeping)], handles)
+    memory = AgentMemory(agents, box.specs(), memories, diary)
     agency = Agency(agents, box, state, memory=memory)
     service = Service(models, SchedulerConfig(deadline_s=5.0), lambda _: None, agency=agency)
     async with asyncio.TaskGroup() as group:

@@ -13,9 +13,9 @@ from agentflow.agents.archive import Archive, RunRecord
 from agentflow.agents.config import AgentConfig, MemoryConfig
 from agentflow.agents.record import Began, Ended, Recalled, StepBegan
 from agentflow.engine.script import Script
-from agentflow.memory.memories import Entry
+from agentflow.memory.rows import Entry
 from agentflow.tools.tool import CallContext
-from tests.agentflow.agents.agencies import BodyTool, call
+from tests.agentflow.agents.agencies import BodyTool, call, kept
 from tests.agentflow.memory.rooms import AGENTS, PATIENCE_S, REMEMBERS, opened
 
 CAT = "My cat is called Minka, and she is seven."
@@ -102,6 +102,20 @@ async def test_an_embedder_that_is_slow_leaves_the_words(tmp_path: Path) -> None
         assert found.why == "searched by words alone: the embedding model took over 600 ms"
 
 
+@pytest.mark.parametrize(("floor", "kept"), [(0.2, 1), (0.9, 0), (None, 1)])
+async def test_a_run_is_not_reminded_of_what_is_further_away_than_the_floor(
+    tmp_path: Path, floor: float | None, kept: int
+) -> None:
+    agents = {"a": AgentConfig(memory=replace(REMEMBERS, recall_floor=floor))}
+    async with opened(tmp_path, RULES, agents) as room:
+        await room.ask(CAT)
+        await room.written()
+        await room.ask("Is my cat called Minka?")
+        found = await room.recalled()
+        assert (len(found.texts), found.complete) == (kept, True)
+        assert found.why == ("" if kept else "1 left out, which are below recall_floor")
+
+
 async def test_a_run_whose_embedder_is_away_goes_on_and_is_remembered_when_it_is_back(tmp_path: Path) -> None:
     away = AGENTS | {"a": AgentConfig(memory=replace(REMEMBERS, recall_ms=20.0))}
     async with opened(tmp_path, RULES, away, embedder=Script(start_s=3600.0)) as room:
@@ -123,7 +137,7 @@ async def test_a_run_that_ended_just_before_a_crash_is_remembered_by_whoever_tak
         log = await room.events()
         assert isinstance(log[-1], Ended)
         journal = await Archive(room.plane.state).open("late", run)
-        await journal.append(log)
+        await journal.append(log, kept)
     async with opened(tmp_path, RULES) as room:
         assert await room.service.agents.resume() == 0
         await room.written()
@@ -141,7 +155,7 @@ async def test_what_was_logged_is_used_after_a_crash_and_nothing_is_searched_aga
         assert [type(event) for event in log[:3]] == [Began, Recalled, StepBegan]
         assert isinstance(log[1], Recalled)
         journal = await Archive(room.plane.state).open("acme2", run)
-        await journal.append([log[0], replace(log[1], texts=("She lives in Graz.",))])
+        await journal.append([log[0], replace(log[1], texts=("She lives in Graz.",))], kept)
     async with opened(tmp_path, RULES) as room:
         assert await room.service.agents.resume() == 1
         await room.written()

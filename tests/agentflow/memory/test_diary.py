@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from agentflow.errors import ContextLengthExceeded, EngineUnavailable
+from agentflow.library.embedderid import EmbedderId
 from agentflow.memory.diary import KIND, Diary, Page
-from agentflow.memory.memories import Entry, Memories, Wanted
+from agentflow.memory.memories import Memories, Wanted
+from agentflow.memory.rows import Entry
 from dataplane import DataPlane, StateStore
 from tests.agentflow.memory.rooms import PATIENCE_S, config
 
@@ -26,7 +28,11 @@ ENTRY = Entry(id="m_1", kind="note", text="The cat sleeps.", agent="a", run_id="
 class Words:
     """An embedder whose vectors are counts of letters. `away`: how many calls it refuses."""
 
-    def __init__(self, away: int = 0, *, hangs: bool = False, width: int = 26) -> None:
+    def __init__(
+        self, away: int = 0, *, hangs: bool = False, width: int = 26, model: str = "letters", first: int = 97
+    ) -> None:
+        self.model = model
+        self.first = first
         self.away = away
         self.hangs = hangs
         self.width = width
@@ -39,7 +45,7 @@ class Words:
             raise EngineUnavailable("The model e is loading.", retry_after_s=1.0)
         if any(len(text) > LONGEST for text in texts):
             raise ContextLengthExceeded("too long")
-        found = [[1.0 + text.lower().count(chr(97 + n % 26)) for n in range(self.width)] for text in texts]
+        found = [[1.0 + text.lower().count(chr(self.first + n % 26)) for n in range(self.width)] for text in texts]
         return np.array(found, dtype=np.float32)
 
 
@@ -50,7 +56,10 @@ def diary_on(plane: DataPlane, words: Words) -> tuple[Diary, Memories]:
     async def state() -> StateStore:
         return plane.state
 
-    memories = Memories(opened, words)
+    async def embedder_id() -> EmbedderId:
+        return EmbedderId(model=words.model)
+
+    memories = Memories(opened, words, embedder_id)
     return Diary(memories, state, retry_s=0.01), memories
 
 

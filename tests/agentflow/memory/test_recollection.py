@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from agentflow.memory.memories import Memory, fingerprint, memory_id
-from agentflow.memory.recollection import MOST_CHARS, MOST_OF_ONE, bounded, line, reminded, told
+from agentflow.memory.recollection import MOST_CHARS, MOST_OF_ONE, Memory, bounded, line, reminded, told
+from agentflow.memory.rows import fingerprint, memory_id
 from agentflow.messages import Message
 
 AT = 1_767_225_600_000  # 2026-01-01, midnight
