@@ -7,6 +7,8 @@
 The decorated function stays what it was, to be called and tested as before. Its schema is made when its module has been
 imported, so that annotations may name what stands further down. The name, the description and the schema come from the
 function's name, docstring and annotations; each keyword of ToolOptions says one thing in another way.
+
+A parameter whose annotation is `Context` (context.py) gets the call's, and is no part of the schema.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 import msgspec
 from msgspec import Struct
 
+from agentflow.tools.context import Context
 from agentflow.tools.docstring import read_docstring
 from agentflow.tools.errors import InvalidArguments, InvalidTool
 from agentflow.tools.parameter import Inexpressible, Parameter, schemas
@@ -86,20 +89,21 @@ def tool(function: F | None = None, /, **options: Unpack[ToolOptions]) -> F | Ca
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function with all that is needed to call it with a model's arguments."""
+    """A function with all that is needed to call it with a model's arguments. `contexts`: parameters that take the Context."""
 
     spec: ToolSpec
     trusted: bool
     code: Callable[..., Any]
     parameters: tuple[Parameter, ...]
+    contexts: tuple[str, ...] = ()
 
     @property
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.code)
 
-    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+    def arguments(self, given: dict[str, Any], context: Context) -> dict[str, Any]:
         """Keyword arguments for `code`. May read files. Raises InvalidArguments, OSError."""
-        ready = {}
+        ready: dict[str, Any] = dict.fromkeys(self.contexts, context)
         for parameter in self.parameters:
             if parameter.name in given:
                 ready[parameter.name] = parameter.value(given[parameter.name])
@@ -141,7 +145,7 @@ def _made(code: FunctionType) -> Function:
     except msgspec.ValidationError as error:
         raise InvalidTool(f"{where}: @tool: {error}: correct it.") from error
     try:
-        parameters = _parameters(code)
+        parameters, contexts = _parameters(code)
         told, defs = schemas(parameters)
     except Inexpressible as error:
         raise InvalidTool(f"{where}: {error}.") from error
@@ -158,24 +162,29 @@ def _made(code: FunctionType) -> Function:
     }
     fields = {name: getattr(options, name) for name in _Checked.__struct_fields__ if name != "trusted"}
     spec = ToolSpec(**fields, parameters=schema | ({"$defs": defs} if defs else {}))
-    return Function(spec, options.trusted, code, tuple(parameters))
+    return Function(spec, options.trusted, code, tuple(parameters), tuple(contexts))
 
 
-def _parameters(code: FunctionType) -> list[Parameter]:
+def _parameters(code: FunctionType) -> tuple[list[Parameter], list[str]]:
+    """What the model gives, and the names of what takes the Context."""
     try:
         hints = typing.get_type_hints(code, include_extras=True)
     except Exception as error:
         raise Inexpressible(
             f"an annotation cannot be read ({error}): import what it names, outside TYPE_CHECKING"
         ) from error
-    parameters = []
+    parameters, contexts = [], []
     for name, parameter in inspect.signature(code).parameters.items():
         if parameter.kind not in _NAMED:
             raise Inexpressible(f"parameter {parameter} has no name that a model can give: write each parameter out")
         if name not in hints:
             raise Inexpressible(f"parameter {name!r} has no annotation: write what it is, such as {name}: str")
-        parameters.append(Parameter(name, hints[name], parameter.default is inspect.Parameter.empty))
-    return parameters
+        made = Parameter(name, hints[name], parameter.default is inspect.Parameter.empty)
+        if made.takes_context:
+            contexts.append(name)
+        else:
+            parameters.append(made)
+    return parameters, contexts
 
 
 def _with_words(schema: dict[str, Any], text: str | None, default: Any) -> dict[str, Any]:

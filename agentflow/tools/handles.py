@@ -101,10 +101,6 @@ class HandleStore:
         """Bytes that are kept in all."""
         return sum(self._bytes.values())
 
-    def kept(self, tenant: str) -> tuple[str, ...]:
-        """Handles of a tenant, the oldest first."""
-        return tuple(kept.handle for kept in self._shelves.get(_hashed(tenant), {}).values() if not kept.gone)
-
     def new_path(self) -> Path:
         """A file that does not exist, for a call to write its result to; then `adopt` or `discard` it. Raises OSError."""
         self._making.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -176,12 +172,8 @@ class HandleStore:
 
     # Finding
 
-    def find(self, tenant: str, handle: str) -> Content:
-        """What a tenant's handle stands for. Raises UnknownHandle."""
-        return self._found(tenant, handle).content
-
     def hold(self, tenant: str, handle: str) -> Content:
-        """As `find`; and it stays until `release`, which must follow. Raises UnknownHandle."""
+        """What a tenant's handle stands for. It stays until `release`, which must follow. Raises UnknownHandle."""
         kept = self._found(tenant, handle)
         kept.users += 1
         return kept.content

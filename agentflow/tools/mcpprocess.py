@@ -1,8 +1,8 @@
 """McpProcess: the process of an MCP server that speaks over its standard input and output.
 
-Begun in a thread of the servers' own, with which it would die, in a group of its own. It is over when it has ended, which a
-descriptor of the process tells; its group is killed then, before its number is free. It is ended as the protocol has it: its
-input is closed, then it gets SIGTERM, then SIGKILL, each after a while.
+Begun in a thread of the servers' own, with which it would die, below a minder (minder.py), which ends as it does, after all
+that it started. So it is over when the minder has ended, which a descriptor of that tells. It is ended as the protocol has it:
+its input is closed, then it gets SIGTERM, then SIGKILL, each after a while.
 
 Nothing here waits for it. What it does not read is kept up to a bound, and passing that is its fault, as is a line that is
 longer than a message may be. Of what it writes to standard error the end is kept.
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from agentflow.tools.errors import ToolDied
+from agentflow.tools.minder import END
 
 _PROGRAM: Final = Path(__file__).with_name("mcplaunch.py")
 _BLOCK: Final = 1 << 16
@@ -29,6 +30,8 @@ _TAIL: Final = 4096
 _POLITE_S: Final = 1.0
 """What it has to end, after its input was closed, and again after SIGTERM."""
 _GRACE_S: Final = 0.1
+_LAST_S: Final = 5.0
+"""What a minder has to end all, before it is killed itself."""
 
 
 class _Begun(NamedTuple):
@@ -39,7 +42,7 @@ class _Begun(NamedTuple):
 
     def discard(self) -> None:
         """End it, where nobody takes it on. Blocks for milliseconds."""
-        _signal_group(self.process, signal.SIGKILL)
+        _signal(self.process, END)
         self.process.wait()
         for descriptor in self[1:]:
             os.close(descriptor)
@@ -110,7 +113,7 @@ class McpProcess:
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """The minder's."""
         return self._process.pid
 
     @property
@@ -139,8 +142,8 @@ class McpProcess:
             raise ToolDied("it does not read what it is sent")
 
     def kill(self) -> None:
-        """At once, with its group. `end` it still."""
-        _signal_group(self._process, signal.SIGKILL)
+        """At once, with all that it started. `end` it still."""
+        _signal(self._process, END)
 
     async def end(self) -> None:
         """End it, as it likes it or not: it has ended when this returns. Cancelled, it is killed at once. Idempotent."""
@@ -159,12 +162,11 @@ class McpProcess:
             else:
                 self._input.close()
         draining = asyncio.get_running_loop().create_task(self._drain())
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        for number, after_s in ((signal.SIGTERM, _POLITE_S), (END, _POLITE_S), (signal.SIGKILL, _LAST_S)):
             with suppress(TimeoutError):
-                async with asyncio.timeout(_POLITE_S):
+                async with asyncio.timeout(after_s):
                     await self._ended.wait()
-            if not self._ended.is_set():
-                _signal_group(self._process, number)
+            _signal(self._process, number)
         await self._ended.wait()
         draining.cancel()
         await asyncio.wait([draining])
@@ -184,7 +186,6 @@ class McpProcess:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._ending)
         os.close(self._ending)
-        _signal_group(self._process, signal.SIGKILL)
         self._process.wait()  # it has ended: this does not block
         self._ended.set()
         loop.call_later(
@@ -205,7 +206,7 @@ def _begin(command: tuple[str, ...], folder: str | None, environment: dict[str, 
         cwd=folder or "/",
         env=environment,
         bufsize=0,
-        start_new_session=True,  # a ctrl-C at the terminal is the daemon's to answer; and a group to kill
+        start_new_session=True,  # a ctrl-C at the terminal is the daemon's to answer
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -216,8 +217,8 @@ def _begin(command: tuple[str, ...], folder: str | None, environment: dict[str, 
     return _Begun(process, *descriptors)
 
 
-def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
-    """The process is not reaped yet, so its number is its own."""
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    """Does nothing where it has been reaped: its number may be another's."""
     if process.returncode is None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)

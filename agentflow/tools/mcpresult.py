@@ -1,8 +1,7 @@
 """What an MCP server's tool gave, as a tool's output.
 
-Its texts are joined. Structured content is given, as JSON, where there is no text: with text it says the same (the protocol wants
-that). An image, a sound or a file becomes the call's Content where there is no text; beside a text it is only told of, since a
-call gives one or the other.
+Its texts are joined, links among them, with what they say of what they lead to. Structured content is given, as JSON, where there
+is no text: with text it says the same (the protocol wants that). Images, sounds and other files are attached, FILES at most.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from pathlib import Path
+import re
 from typing import Final, NamedTuple
 
 import mcp_types as types
@@ -18,9 +17,11 @@ import msgspec
 
 from agentflow.tools.errors import ToolFailed
 from agentflow.tools.secrets import Secrets
-from agentflow.tools.tool import CallContext, Content, ToolOutput
+from agentflow.tools.tool import Attachment, ToolOutput
 
+FILES: Final = 16
 _BINARY: Final = "application/octet-stream"
+_MEDIA_TYPE: Final = re.compile(r"[a-zA-Z0-9!#$&^_.+-]{1,64}/[a-zA-Z0-9!#$&^_.+-]{1,64}")
 
 
 class _Encoded(NamedTuple):
@@ -30,19 +31,16 @@ class _Encoded(NamedTuple):
     media_type: str
 
 
-async def output(result: types.CallToolResult, context: CallContext, secrets: Secrets) -> ToolOutput:
-    """Raises ToolFailed where it cannot be read, or kept."""
+async def output(result: types.CallToolResult, secrets: Secrets) -> ToolOutput:
+    """Raises ToolFailed where it cannot be read."""
     texts, files = _parts(result)
     text = "\n".join(texts)
     if not text.strip() and result.structured_content is not None:
         text = msgspec.json.encode(result.structured_content).decode()
-    if not text.strip() and files and not result.is_error:
-        size = await asyncio.to_thread(_write, files[0], context.result_path)
-        return ToolOutput(Content(context.result_path, size, files[0].media_type))
-    notes = [
-        f"[{each.media_type}, about {len(each.data) * 3 // 4:,} bytes: left out beside the text]" for each in files
-    ]
-    return ToolOutput(secrets.hide("\n".join([text, *notes] if text else notes)), is_error=result.is_error)
+    attached = await asyncio.to_thread(_decoded, files[:FILES]) if files else ()
+    if len(files) > FILES:
+        text += f"\n[{len(files) - FILES} more files: left out]"
+    return ToolOutput(secrets.hide(text), result.is_error, attached)
 
 
 def _parts(result: types.CallToolResult) -> tuple[list[str], list[_Encoded]]:
@@ -54,7 +52,7 @@ def _parts(result: types.CallToolResult) -> tuple[list[str], list[_Encoded]]:
         elif isinstance(block, types.ImageContent | types.AudioContent):
             files.append(_Encoded(block.data, block.mime_type))
         elif isinstance(block, types.ResourceLink):
-            texts.append(f"[{block.name}: {block.uri}]")
+            texts.append(_link(block))
         elif isinstance(block.resource, types.TextResourceContents):
             texts.append(block.resource.text)
         else:
@@ -62,13 +60,18 @@ def _parts(result: types.CallToolResult) -> tuple[list[str], list[_Encoded]]:
     return texts, files
 
 
-def _write(file: _Encoded, path: Path) -> int:
-    try:
-        data = base64.b64decode(file.data, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise ToolFailed(f"The tool gave a file ({file.media_type[:64]}) that is no base64.") from error
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise ToolFailed("The result cannot be kept on this machine now.") from error
-    return len(data)
+def _link(link: types.ResourceLink) -> str:
+    said = [str(link.uri), link.mime_type, None if link.size is None else f"{link.size:,} bytes", link.description]
+    return f"[{link.title or link.name}: {', '.join(filter(None, said))}]"
+
+
+def _decoded(files: list[_Encoded]) -> tuple[Attachment, ...]:
+    """What is no media type is called one for anything: the model reads it."""
+    decoded = []
+    for file in files:
+        media_type = file.media_type if _MEDIA_TYPE.fullmatch(file.media_type) else _BINARY
+        try:
+            decoded.append(Attachment(base64.b64decode(file.data, validate=True), media_type))
+        except (binascii.Error, ValueError) as error:
+            raise ToolFailed(f"The tool gave a file ({media_type}) that is no base64.") from error
+    return tuple(decoded)

@@ -166,7 +166,7 @@ class McpServer:
                 raise ToolFailed(
                     f"The MCP server {self.name} gave an answer for {tool} that cannot be used."
                 ) from error
-            return await output(result, context, self._way.secrets)
+            return await output(result, self._way.secrets)
         raise AssertionError("unreachable")
 
     async def _linked(self) -> _Link:

@@ -2,7 +2,8 @@
 
 A result up to `most` bytes of UTF-8 is read whole. Of a longer text the model reads the head, cut at a character, and a line that
 says its size and its handle. Of what is no text it reads type, size and handle alone. Whether a file is text is told by its
-bytes, whatever the tool calls it.
+bytes, whatever the tool calls it. What is attached to a result comes behind it, and a text among that is read as far as there is
+room.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from msgspec import Struct
 
 from agentflow.tools.errors import ToolFailed
 from agentflow.tools.handles import BINARY, HandleStore
-from agentflow.tools.tool import CallContext, Content, ToolOutput
+from agentflow.tools.tool import Attachment, CallContext, Content, ToolOutput
 
 _ENCODE_INLINE: Final = 1 << 18
 """Characters that are encoded on the loop; longer texts in a thread."""
@@ -27,8 +28,9 @@ _ENCODE_INLINE: Final = 1 << 18
 class Outcome(Struct, frozen=True, kw_only=True):
     """What the model reads of a call (`text`), and what the run's log keeps.
 
-    `handle`: where the whole result is, if the model does not read all of it. `attempts`: how often it was tried. `seconds`
-    from the first try to the end of the last one, waiting included. `started_at`, `finished_at`: seconds since 1970.
+    `handle`: where the whole result is, if the model does not read all of it; else the first of what is attached. `attempts`: how
+    often it was tried. `seconds` from the first try to the end of the last one, waiting included. `started_at`, `finished_at`:
+    seconds since 1970.
     """
 
     text: str
@@ -70,6 +72,11 @@ class Reader:
             text, handle = await self._content(content, context, most, given[content.path])
         else:
             raise ToolFailed("The tool gave a file that is not its own.")
+        parts = [text] if text else []
+        for file in output.attached:
+            told, its_handle = await self._attached(file, context, max(0, most - len(text.encode())))
+            parts.append(told)
+            handle, text = handle or its_handle, "\n".join(parts)
         return Reading(text, output.is_error, handle)
 
     async def _text(self, text: str, context: CallContext, most: int) -> tuple[str, str | None]:
@@ -94,20 +101,39 @@ class Reader:
         text = _as_text(head, whole=size <= most)
         if text is not None and size <= most:
             return text, None
-        media_type = content.media_type
-        if text is None and media_type.startswith("text/"):
-            media_type = BINARY
+        media_type = _true_type(content.media_type, text)
         if handle is None:
             handle = await self._handles.adopt(context.tenant, context.run_id, content.path, media_type)
-        if text is None:
-            return f"[{media_type}, {size:,} bytes, no text. {_usable(handle)}]", handle
-        return _headed(text, size, handle), handle
+        return _part(text, media_type, size, handle), handle
+
+    async def _attached(self, file: Attachment, context: CallContext, most: int) -> tuple[str, str | None]:
+        size = len(file.data)
+        text = _as_text(file.data[:most], whole=size <= most)
+        if text and size <= most:
+            return text, None
+        media_type = _true_type(file.media_type, text)
+        try:
+            handle = await self._handles.keep(context.tenant, context.run_id, file.data, media_type)
+        except ToolFailed as error:  # the rest of the result is good
+            return f"[{media_type}, {size:,} bytes. {error}]", None
+        return _part(text, media_type, size, handle), handle
 
 
 def clipped(text: str, most: int) -> str:
     """A text of at most `most` bytes of UTF-8, cut at a character; what cannot be encoded is replaced."""
     data = text[: most + 1].encode("utf-8", "replace")
     return data.decode() if len(data) <= most else data[:most].decode("utf-8", "ignore") + "..."
+
+
+def _true_type(media_type: str, text: str | None) -> str:
+    return BINARY if text is None and media_type.startswith("text/") else media_type
+
+
+def _part(head: str | None, media_type: str, size: int, handle: str) -> str:
+    """`head`: the beginning of a text; None for what is none."""
+    if head:
+        return _headed(head, size, handle)
+    return f"[{media_type}, {size:,} bytes{', no text' if head is None else ''}. {_usable(handle)}]"
 
 
 def _headed(head: str, size: int, handle: str) -> str:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 import msgspec
 
 from agentflow.tools.blob import Blob
+from agentflow.tools.context import Context
 from agentflow.tools.errors import InvalidArguments
 
 _REF: Final = "#/$defs/"
@@ -35,6 +36,11 @@ class Parameter:
     name: str
     type: Any
     required: bool = True
+
+    @property
+    def takes_context(self) -> bool:
+        """Whether it is the Context, or that or None, and so nothing that a model gives."""
+        return set(_kinds(self.type)) in ({Context}, {Context, types.NoneType})
 
     def value(self, given: Any) -> Any:
         """What the function gets. `given` is JSON with Blobs where handles were. Raises InvalidArguments, OSError."""

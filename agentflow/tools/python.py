@@ -51,7 +51,7 @@ class TrustedTool:
         function, name = self._function, self.spec.name
         try:
             if function.is_async:
-                ready = await self._in_thread(function.arguments, wire.blobs(arguments))
+                ready = await self._in_thread(function.arguments, wire.blobs(arguments), context)
                 value = await function.code(**ready)
                 content = await self._in_thread(finished, value, name, context.result_path)
             else:
@@ -74,7 +74,7 @@ class TrustedTool:
 def _run(function: Function, given: dict[str, Any], context: CallContext) -> str | Content:
     name = function.spec.name
     try:
-        return finished(function.code(**function.arguments(given)), name, context.result_path)
+        return finished(function.code(**function.arguments(given, context)), name, context.result_path)
     except ToolError:
         raise
     except (Exception, SystemExit) as error:  # here, since no StopIteration passes through a future

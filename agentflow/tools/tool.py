@@ -16,6 +16,8 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
+from agentflow.tools.context import Context
+
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
     """What a tool is, and how it may be called.
@@ -55,26 +57,28 @@ class Content(Struct, frozen=True):
             return file.read() if most is None else file.read(most)
 
 
-class CallContext(Struct, frozen=True, kw_only=True):
-    """Who calls, and for what.
+class CallContext(Context, frozen=True, kw_only=True):
+    """Who calls, and for what. `result_path`: a file that does not exist, which the tool may make for a large result."""
 
-    `key` is the same whenever this very call is tried again, for tools that can tell. `deadline_at`: `time.monotonic()` seconds.
-    `result_path`: a file that does not exist, which the tool may make for a large result.
-    """
-
-    tenant: str
-    run_id: str
-    call_id: str
-    key: str
-    deadline_at: float
     result_path: Path
 
 
+class Attachment(Struct, frozen=True):
+    """A file that a tool gave beside its text, as bytes in memory."""
+
+    data: bytes
+    media_type: str
+
+
 class ToolOutput(Struct, frozen=True):
-    """What a call gave: text, or Content whose file is at the context's `result_path`. `is_error`: the tool says it failed."""
+    """What a call gave: text, or Content whose file is at the context's `result_path`. `is_error`: the tool says it failed.
+
+    `attached`: files that it gave as well. Each is kept, and the model is told of it.
+    """
 
     content: str | Content
     is_error: bool = False
+    attached: tuple[Attachment, ...] = ()
 
 
 class Tool(Protocol):

@@ -21,7 +21,8 @@ import msgspec
 from msgspec import Struct
 
 from agentflow.tools.blob import Blob
-from agentflow.tools.tool import Content, ToolSpec
+from agentflow.tools.context import Context
+from agentflow.tools.tool import CallContext, Content, ToolSpec
 
 FRAME_MAX: Final = 4 << 20
 PREFIX: Final = struct.Struct(">I")
@@ -33,9 +34,8 @@ class WireError(ValueError):
 
 
 class Start(Struct, frozen=True, tag=True):
-    """Who the daemon is (`parent`, a process id), what the worker may have, and which module it imports."""
+    """What the worker may have, and which module it imports."""
 
-    parent: int
     module: str
     folders: tuple[str, ...]
     memory_bytes: int
@@ -47,6 +47,7 @@ class Call(Struct, frozen=True, tag=True):
 
     name: str
     arguments: dict[str, Any]
+    context: Context
     result_path: bytes
 
 
@@ -122,8 +123,13 @@ def _decoded(data: bytes, kind: Any) -> Any:
         raise WireError(f"{len(data):,} bytes that are no message ({error})") from error
 
 
-def packed(arguments: dict[str, Any]) -> dict[str, Any]:
-    """A call's arguments with extensions in the place of Contents."""
+def call(name: str, arguments: dict[str, Any], context: CallContext) -> Call:
+    """A call as it is sent: with extensions in the place of Contents."""
+    told = Context(**{field: getattr(context, field) for field in Context.__struct_fields__})
+    return Call(name, _packed(arguments), told, os.fsencode(context.result_path))
+
+
+def _packed(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: _replaced(value, _extension) for name, value in arguments.items()}
 
 

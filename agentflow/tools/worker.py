@@ -1,7 +1,12 @@
-"""`python -I worker.py SOCKET`: run the Python functions of one module, a call at a time, as the child of a daemon.
+"""`python -I worker.py SOCKET DAEMON`: run the Python functions of one module, a call at a time, for a daemon.
 
-SOCKET is the number of an open socket, on which frames go to and fro (wire.py). The first one says what to import. The
-process confines itself before that. Standard output and error are pipes that the daemon drains; standard input is empty.
+SOCKET is the number of an open socket, on which frames go to and fro (wire.py). The first one says what to import. Standard
+output and error are pipes that the daemon drains; standard input is empty. DAEMON is its process id. The functions run in a
+child of this process, which minds that (minder.py).
+
+Before it imports a stranger's module, the child bounds its address space and its open files. Unlike a file's reader
+(agentflow/library/confinement.py) it may open sockets and start threads and processes: tools do. So this keeps an accident
+from harming others, and is no prison: a tool runs as the daemon's user.
 
 Ends when the socket does. A function may do anything: raise, exit, never return, write to the socket. The daemon counts on
 nothing but that this process can be killed. Started by its path and isolated (-I), so that nothing in the working folder or
@@ -11,6 +16,7 @@ in the environment is imported by mistake.
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import sys
 from contextlib import suppress
@@ -20,24 +26,27 @@ from typing import Any, BinaryIO
 if __name__ == "__main__":
     sys.path.append(str(Path(__file__).resolve().parents[2]))  # where `agentflow` is, installed or not
 
+from agentflow.library.confinement import limit
 from agentflow.tools import wire
-from agentflow.tools.confinement import confine
 from agentflow.tools.errors import InvalidArguments, ToolError
 from agentflow.tools.function import Function
+from agentflow.tools.minder import mind
 from agentflow.tools.result import failure, finished
 from agentflow.tools.toolmodule import load_functions
 from agentflow.tools.wire import Answered, Call, Described, Failed, Ready, Reply, Start, WireError
 
 
 def main() -> None:
-    """Confine this process, import the module, answer calls until the socket ends."""
+    """Import the module, answer calls until the socket ends."""
+    mind(int(sys.argv[2]))
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.set_inheritable(False)  # not for what a tool starts
     reader = connection.makefile("rb")
     start = _read(reader)
     if not isinstance(start, Start):
         os._exit(1)
-    confine(start.parent, start.memory_bytes, start.open_files)
+    limit(resource.RLIMIT_AS, start.memory_bytes)
+    limit(resource.RLIMIT_NOFILE, start.open_files)
     functions = _load(start, connection)
     while (call := _read(reader)) is not None:
         assert isinstance(call, Call)
@@ -69,7 +78,7 @@ def _call(functions: dict[str, Function], call: Call) -> Reply:
         return Failed(f"The module no longer has the tool {call.name}: restart the daemon.", spent=True)
     path = Path(os.fsdecode(call.result_path))
     try:
-        arguments = function.arguments(call.arguments)
+        arguments = function.arguments(call.arguments, call.context)
         value = function.code(**arguments)
         if function.is_async:
             value = _awaited(value)

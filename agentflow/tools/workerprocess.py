@@ -3,8 +3,9 @@
 Begun in the pool's own thread and not on the loop, for the two reasons that extraction.py gives: a fork would stop the loop,
 and the kernel ties the child to the thread that started it.
 
-It is over when its process has ended, which a descriptor of the process tells (the socket's end would not: a process that a
-tool forked may hold that). Its whole process group is then killed, before the process is reaped and its number is free.
+The process that is begun becomes the worker's minder (minder.py), and ends as the worker does, after all that the worker
+started. So it is over when the minder has ended, which a descriptor of it tells (the socket's end would not: a process that a
+tool forked may hold that).
 
 What it prints is read as it comes, so that it never waits for us, and all but the last OUTPUT_KEPT bytes are dropped.
 """
@@ -27,11 +28,14 @@ from typing import Final, NamedTuple
 
 from agentflow.tools import wire
 from agentflow.tools.errors import ToolDied
+from agentflow.tools.minder import END
 from agentflow.tools.wire import Reply, Request, WireError
 
 OUTPUT_KEPT: Final = 64 << 10
 _PROGRAM: Final = Path(__file__).with_name("worker.py")
 _GRACE_S: Final = 0.1
+_LAST_S: Final = 5.0
+"""What a minder has to end all, before it is killed itself."""
 _DRAINED: Final = 64 << 10
 """Bytes of a frame that are sent without waiting for the worker to read them."""
 _SHOWN: Final = 300  # characters of its last words in a message
@@ -120,7 +124,14 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
+        """The minder's."""
         return self._process.pid
+
+    @property
+    def killed_by(self) -> int | None:
+        """The signal that ended it, where that was none of ours."""
+        code = self._process.returncode
+        return -code if code is not None and code < 0 and not self._killed else None
 
     @property
     def alive(self) -> bool:
@@ -160,10 +171,11 @@ class WorkerProcess:
         return self._lines.output.take().strip().rpartition("\n")[2][-_SHOWN:]
 
     def kill(self) -> None:
-        """End it, and all of its group. Idempotent; `end` waits until nothing of it is left."""
-        if not self._ended.is_set():
+        """End it, and all that it started. Idempotent; `end` waits until nothing of it is left."""
+        if not self._killed and not self._ended.is_set():
             self._killed = True
-            _kill_group(self._process)
+            _signal(self._process, END)
+            asyncio.get_running_loop().call_later(_LAST_S, _signal, self._process, signal.SIGKILL)
 
     async def end(self) -> None:
         """Kill it, and wait for its end: milliseconds."""
@@ -181,7 +193,6 @@ class WorkerProcess:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._lines.ending)
         os.close(self._lines.ending)
-        _kill_group(self._process)
         self._process.wait()  # it has ended: this does not block
         self._ended.set()
         if self._asking:  # what it said last may lie in the socket still; and who took the socket along never ends it
@@ -211,14 +222,14 @@ def _begin(environment: Mapping[str, str]) -> _Begun:
     try:
         with theirs, os.fdopen(write, "wb", 0) as output:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-B", "-X", "utf8", str(_PROGRAM), str(theirs.fileno())],
+                [sys.executable, "-I", "-B", "-X", "utf8", str(_PROGRAM), str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 cwd="/",
                 env=environment,
                 pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # a ctrl-C at the terminal is the daemon's to answer; and a group to kill
+                start_new_session=True,  # a ctrl-C at the terminal is the daemon's to answer
             )
     except BaseException:
         ours.close()
@@ -228,16 +239,16 @@ def _begin(environment: Mapping[str, str]) -> _Begun:
     return _Begun(process, ours, read)
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """The process is not reaped yet, so its number is its own."""
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    """Does nothing where it has been reaped: its number may be another's."""
     if process.returncode is None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
 
 
 def _discard(process: subprocess.Popen[bytes]) -> None:
     """End a process that nobody takes on. Blocks for milliseconds."""
-    _kill_group(process)
+    _signal(process, END)
     process.wait()
 
 

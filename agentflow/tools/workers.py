@@ -3,7 +3,8 @@
 Begun when a call needs one, or before (`warm`), and kept: at most `source.workers`. A call takes the one that was used last,
 and waits for its turn if all are taken; it never waits behind an import where a worker is idle. A worker that was killed (its
 call took too long, or was cancelled) or that died is replaced up to `source.warm`, without anybody waiting for it. When a
-start fails, so do all calls that wait, with its reason: the module is at fault, and the next call tries again.
+start fails, so do all calls that wait, with its reason: the module is at fault, and the next call tries again. Where the process
+was killed over it the module need not be at fault: the reason says that, and that another try may help.
 
 All state belongs to the event loop. Processes are begun by one thread of the pool's own, with which they would die.
 `close` ends all of them; so does the kernel when the daemon is killed.
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ from agentflow.tools.errors import (
 )
 from agentflow.tools.pythonsource import PythonSource
 from agentflow.tools.tool import CallContext, Content, ToolOutput
-from agentflow.tools.wire import Answered, Call, Described, Failed, Ready, Start, WireError
+from agentflow.tools.wire import Answered, Described, Failed, Ready, Start, WireError
 from agentflow.tools.workerprocess import WorkerProcess
 
 _MIB: Final = 1 << 20
@@ -89,7 +89,7 @@ class Workers:
         At the context's deadline, and when it is cancelled, the worker and all that it started are dead before this returns.
         """
         try:
-            frame = wire.encode(Call(name, wire.packed(arguments), os.fsencode(context.result_path)))
+            frame = wire.encode(wire.call(name, arguments, context))
         except WireError as error:
             raise InvalidArguments(f"The arguments are too much for the tool {name}: {error}.") from error
         worker: WorkerProcess | None = None
@@ -212,7 +212,7 @@ class Workers:
         try:
             async with asyncio.timeout(source.start_timeout_s):
                 reply = await worker.ask(
-                    Start(os.getpid(), source.place, source.folders, source.memory_mb * _MIB, source.open_files)
+                    Start(source.place, source.folders, source.memory_mb * _MIB, source.open_files)
                 )
         except TimeoutError as error:
             worker.kill()
@@ -224,9 +224,12 @@ class Workers:
         except (ToolDied, WireError) as error:
             await worker.end()
             words = worker.last_words()
-            raise InvalidTool(
-                f"{source.module}: it could not be imported: {error}{': ' * bool(words)}{words}: correct the module."
-            ) from error
+            told = f"{error}{': ' * bool(words)}{words}"
+            if worker.killed_by is not None:  # which is no fault of the module, or may be none
+                raise ToolUnavailable(
+                    f"{source.module}: it was being imported, and {told}: try again later."
+                ) from error
+            raise InvalidTool(f"{source.module}: it could not be imported: {told}: correct the module.") from error
         except BaseException:
             worker.kill()
             await worker.end()

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 
 from agentflow.tools.blob import Blob
+from agentflow.tools.context import Context
 from agentflow.tools.errors import ToolFailed
 from agentflow.tools.function import tool
 
@@ -127,13 +128,22 @@ def die(how: str) -> str:
     return "still here"
 
 
+STRAY = "sleep 60 >/dev/null & echo $! $$; exec sleep 60 >/dev/null"
+
+
 @tool
 def hang(marker: str, child: bool = False) -> str:
-    """Hang in a way that no signal handler and no exception ends; with a child process in the same group."""
+    """Hang in a way that no signal handler and no exception ends; with children in this group, in others, and of nobody."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     pids = [os.getpid()]
     if child:
         pids.append(subprocess.Popen(["sleep", "60"]).pid)
+        pids.append(subprocess.Popen(["sleep", "60"], start_new_session=True).pid)
+        # A daemon as they were once made: its parent ends, and it has a session of its own.
+        stray = subprocess.run(
+            ["sh", "-c", f"setsid sh -c '{STRAY}' & exit"], stdout=subprocess.PIPE, timeout=10, check=True
+        )
+        pids.extend(map(int, stray.stdout.split()))
     Path(f"{marker}.part").write_text(" ".join(map(str, pids)))
     Path(f"{marker}.part").rename(marker)
     while True:
@@ -214,6 +224,20 @@ def room(names: list[str]) -> dict[str, Any]:
     }
 
 
+@tool(idempotent=True, retries=2)
+def once(kept: str, context: Context) -> str:
+    """Do something once for each key; its process dies over the first try."""
+    with Path(kept).open("a+") as file:
+        file.seek(0)
+        done = file.read().split()
+        file.write(f"{context.key}\n")
+    if not done:
+        os._exit(1)
+    return (
+        f"{done == [context.key]} {context.tenant} {context.run_id} {context.call_id} {0 < context.seconds_left <= 30}"
+    )
+
+
 @tool
 def clock() -> float:
     """When the first line of a function runs."""
@@ -223,6 +247,16 @@ def clock() -> float:
 @tool(trusted=True)
 def here() -> str:
     return f"{os.getpid()} {threading.current_thread().name}"
+
+
+@tool(trusted=True)
+def here_for(context: Context) -> str:
+    return context.key
+
+
+@tool(trusted=True)
+async def here_async_for(context: Context) -> str:
+    return context.key
 
 
 @tool(trusted=True)

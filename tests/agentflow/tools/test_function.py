@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 
+from agentflow.tools.context import Context
 from agentflow.tools.errors import InvalidArguments, InvalidTool
 from agentflow.tools.function import Function, functions_of, tool
 from agentflow.tools.tool import ToolSpec
 
 if TYPE_CHECKING:
     from collections import OrderedDict
+
+
+CONTEXT = Context(tenant="ann", run_id="r", call_id="c", key="r/c", deadline_at=0.0)
 
 
 def module(**attributes: Any) -> ModuleType:
@@ -98,9 +102,28 @@ def test_a_bare_decorator_leaves_the_defaults() -> None:
 
 def test_arguments_are_made_ready_and_defaults_left_alone() -> None:
     function = only(convert)
-    assert function.arguments({"amount": 2}) == {"amount": 2.0}
+    assert function.arguments({"amount": 2}, CONTEXT) == {"amount": 2.0}
     with pytest.raises(InvalidArguments, match="'amount' is missing"):
-        function.arguments({"to": "USD"})
+        function.arguments({"to": "USD"}, CONTEXT)
+
+
+def test_a_parameter_for_the_context_is_filled_and_not_told_to_a_model() -> None:
+    def pay(amount: float, context: Context, *, again: Annotated[Context | None, "The same"] = None) -> None:
+        """Pay.
+
+        Args:
+            amount: How much.
+            context: Of the call.
+        """
+
+    function = only(tool(pay))
+    assert function.spec.parameters == {
+        "type": "object",
+        "properties": {"amount": {"type": "number", "description": "How much."}},
+        "required": ["amount"],
+        "additionalProperties": False,
+    }
+    assert function.arguments({"amount": 2}, CONTEXT) == {"amount": 2.0, "context": CONTEXT, "again": CONTEXT}
 
 
 def test_a_function_under_two_names_is_one_tool() -> None:

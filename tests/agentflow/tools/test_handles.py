@@ -14,6 +14,7 @@ import pytest
 
 from agentflow.tools.errors import ToolFailed, UnknownHandle
 from agentflow.tools.handles import HANDLE, HandleLimits, HandleStore
+from tests.agentflow.tools.shelves import found, still_there
 
 
 def files(folder: Path) -> list[Path]:
@@ -29,9 +30,8 @@ async def test_what_is_kept_is_found_under_a_short_handle(tmp_path: Path) -> Non
     await handles.open()
     handle = await handles.keep("ann", "run-1", b"some text", "text/csv; charset=utf-8")
     assert HANDLE.fullmatch(handle)
-    content = handles.find("ann", handle)
+    content = found(handles, "ann", handle)
     assert (content.read(), content.size, content.media_type) == (b"some text", 9, "text/csv; charset=utf-8")
-    assert handles.kept("ann") == (handle,)
 
 
 async def test_a_file_that_a_call_wrote_is_adopted_and_not_copied(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ async def test_a_file_that_a_call_wrote_is_adopted_and_not_copied(tmp_path: Path
     path = handles.new_path()
     path.write_bytes(b"\x89PNG")
     inode = path.stat().st_ino
-    content = handles.find("ann", await handles.adopt("ann", "run-1", path, "image/png"))
+    content = found(handles, "ann", await handles.adopt("ann", "run-1", path, "image/png"))
     assert (content.path.stat().st_ino, content.media_type, path.exists()) == (inode, "image/png", False)
 
 
@@ -48,7 +48,7 @@ async def test_another_tenants_handle_is_unknown(tmp_path: Path) -> None:
     handle = await kept(handles)
     for tenant, name in (("bob", handle), ("ann", "h_000000000000"), ("ann", "../x"), ("", handle)):
         with pytest.raises(UnknownHandle):
-            handles.find(tenant, name)
+            found(handles, tenant, name)
         with pytest.raises(UnknownHandle):
             handles.hold(tenant, name)
 
@@ -56,7 +56,7 @@ async def test_another_tenants_handle_is_unknown(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tenant", ["../../escape", "/etc", ".", "", "making", "a/b\0c", "Å" * 500, "\ud800"])
 async def test_no_name_of_a_tenant_or_run_escapes_the_folder(tmp_path: Path, tenant: str) -> None:
     handles = HandleStore(tmp_path / "handles")
-    content = handles.find(tenant, await kept(handles, tenant=tenant, run_id=tenant))
+    content = found(handles, tenant, await kept(handles, tenant=tenant, run_id=tenant))
     assert content.path.resolve().is_relative_to(tmp_path / "handles")
     assert all(path.is_relative_to(tmp_path / "handles") for path in files(tmp_path))
 
@@ -65,11 +65,11 @@ async def test_no_name_of_a_tenant_or_run_escapes_the_folder(tmp_path: Path, ten
 async def test_no_media_type_harms_the_file_or_the_next_start(tmp_path: Path, media_type: str) -> None:
     handles = HandleStore(tmp_path)
     handle = await handles.keep("ann", "run-1", b"x", media_type)
-    content = handles.find("ann", handle)
+    content = found(handles, "ann", handle)
     assert content.path.parent.parent == tmp_path
     again = HandleStore(tmp_path)
     await again.open()
-    assert again.find("ann", handle) == content
+    assert found(again, "ann", handle) == content
 
 
 async def test_files_are_for_the_daemon_alone(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ async def test_files_are_for_the_daemon_alone(tmp_path: Path) -> None:
     path = handles.new_path()
     path.write_bytes(b"x")
     path.chmod(0o666)
-    content = handles.find("ann", await handles.adopt("ann", "run-1", path, "text/plain"))
+    content = found(handles, "ann", await handles.adopt("ann", "run-1", path, "text/plain"))
     modes = [stat.S_IMODE(place.stat().st_mode) for place in (content.path, content.path.parent, tmp_path / "handles")]
     assert modes == [0o600, 0o700, 0o700]
 
@@ -107,17 +107,17 @@ async def test_a_flood_stays_within_the_bounds_and_the_oldest_go_first(tmp_path:
     }
     assert handles.total_bytes == 2000
     assert sum(path.stat().st_size for path in files(tmp_path)) == 2000
-    assert handles.kept("dee") == tuple(by_tenant["dee"][-8:])
-    assert handles.kept("ann") == ()
+    assert still_there(handles, "dee", by_tenant["dee"]) == by_tenant["dee"][-8:]
+    assert still_there(handles, "ann", by_tenant["ann"]) == []
     big = await kept(handles, b"x" * 1000, "dee")
-    assert handles.kept("dee") == (big,)
+    assert still_there(handles, "dee", [*by_tenant["dee"], big]) == [big]
 
 
 async def test_calls_at_once_stay_within_the_bounds_too(tmp_path: Path) -> None:
     handles = HandleStore(tmp_path, HandleLimits(tenant_bytes=1000))
     names = await asyncio.gather(*(kept(handles, b"x" * 300) for _ in range(20)))
     assert len(set(names)) == 20
-    assert len(handles.kept("ann")) == 3
+    assert len(still_there(handles, "ann", names)) == 3
     assert sum(path.stat().st_size for path in files(tmp_path)) == handles.total_bytes == 900
 
 
@@ -127,13 +127,13 @@ async def test_what_a_running_call_holds_stays_and_what_finds_no_room_is_refused
     handles.hold("ann", held)
     for _ in range(3):
         await kept(handles, b"y" * 400)
-    assert held in handles.kept("ann")
+    assert still_there(handles, "ann", [held]) == [held]
     with pytest.raises(ToolFailed, match="no room"):
         await kept(handles, b"z" * 401)
-    assert handles.find("ann", held).read() == b"x" * 600
+    assert found(handles, "ann", held).read() == b"x" * 600
     handles.release("ann", held)
     await kept(handles, b"z" * 401)
-    assert held not in handles.kept("ann")
+    assert still_there(handles, "ann", [held]) == []
     assert handles.total_bytes == sum(path.stat().st_size for path in files(tmp_path)) == 401
 
 
@@ -147,12 +147,12 @@ async def test_a_result_over_its_bound_is_refused_and_says_so(tmp_path: Path) ->
 async def test_what_is_too_old_is_unknown_and_goes(tmp_path: Path) -> None:
     handles = HandleStore(tmp_path, HandleLimits(keep_s=1000))
     handle = await kept(handles)
-    path = handles.find("ann", handle).path
+    path = found(handles, "ann", handle).path
     os.utime(path, (1.0, 1.0))
     again = HandleStore(tmp_path, HandleLimits(keep_s=1000))
     await again.open()
     with pytest.raises(UnknownHandle):
-        again.find("ann", handle)
+        found(again, "ann", handle)
     assert files(tmp_path) == []
 
 
@@ -165,10 +165,10 @@ async def test_a_forgotten_run_leaves_nothing_but_what_a_call_still_holds(tmp_pa
     assert content.read() == b"text"
     for handle in (first, second):
         with pytest.raises(UnknownHandle):
-            handles.find("ann", handle)
+            found(handles, "ann", handle)
     handles.release("ann", first)
     assert files(tmp_path) == sorted(
-        [handles.find("ann", other).path, handles.find("bob", bobs).path],
+        [found(handles, "ann", other).path, found(handles, "bob", bobs).path],
     )
 
 
@@ -178,7 +178,7 @@ async def test_an_erased_tenant_leaves_nothing(tmp_path: Path) -> None:
     handles.hold("ann", held)
     await handles.erase("ann")
     handles.release("ann", held)
-    assert files(tmp_path) == [handles.find("bob", bobs).path]
+    assert files(tmp_path) == [found(handles, "bob", bobs).path]
     assert handles.total_bytes == 4
     await handles.erase("nobody")
 
@@ -202,34 +202,34 @@ async def test_a_cancelled_keeping_leaves_nothing(tmp_path: Path) -> None:
         keeping.cancel()
         with pytest.raises(asyncio.CancelledError):
             await keeping
-    assert (files(tmp_path), handles.total_bytes, handles.kept("ann")) == ([], 0, ())
+    assert (files(tmp_path), handles.total_bytes) == ([], 0)
 
 
 async def test_a_disk_that_fails_leaves_the_index_as_it_was(tmp_path: Path) -> None:
     handles = HandleStore(tmp_path)
-    content = handles.find("ann", await kept(handles))
+    content = found(handles, "ann", await kept(handles))
     shelf = content.path.parent
     await handles.erase("ann")
     shelf.write_bytes(b"")  # where the tenant's folder should be
     with pytest.raises(OSError, match="exists"):
         await kept(handles)
-    assert (handles.total_bytes, handles.kept("ann"), files(tmp_path)) == (0, (), [shelf])
+    assert (handles.total_bytes, files(tmp_path)) == (0, [shelf])
 
 
 async def test_a_start_finds_what_was_kept_in_its_order_and_leaves_strangers_alone(tmp_path: Path) -> None:
     handles = HandleStore(tmp_path)
     names = [await kept(handles, b"x" * 10, run_id=run) for run in ("run-1", "run-2", "run-1")]
     for age, name in enumerate(reversed(names)):
-        os.utime(handles.find("ann", name).path, (2e9 - age, 2e9 - age))
-    shelf = handles.find("ann", names[0]).path.parent
+        os.utime(found(handles, "ann", name).path, (2e9 - age, 2e9 - age))
+    shelf = found(handles, "ann", names[0]).path.parent
     (shelf / "notes.txt").write_bytes(b"mine")
     (tmp_path / "other").mkdir()
     again = HandleStore(tmp_path, HandleLimits(tenant_results=2))
     await again.open()
-    assert again.kept("ann") == tuple(names[1:])
+    assert still_there(again, "ann", names) == names[1:]
     await again.forget("ann", "run-1")
-    assert again.kept("ann") == (names[1],)
-    assert {path.name for path in files(tmp_path)} == {"notes.txt", again.find("ann", names[1]).path.name}
+    assert still_there(again, "ann", names) == [names[1]]
+    assert {path.name for path in files(tmp_path)} == {"notes.txt", found(again, "ann", names[1]).path.name}
 
 
 CHILD = """
@@ -260,6 +260,6 @@ def test_kill_9_leaves_whole_results_and_nothing_else_after_the_next_start(tmp_p
     child.wait()
     handles = HandleStore(tmp_path)
     asyncio.run(handles.open())
-    assert set(told) <= set(handles.kept("ann"))
-    assert {handles.find("ann", handle).size for handle in handles.kept("ann")} == {50_000}
-    assert len(files(tmp_path)) == len(handles.kept("ann"))
+    assert still_there(handles, "ann", told) == told
+    assert {path.stat().st_size for path in files(tmp_path)} == {50_000}
+    assert handles.total_bytes == 50_000 * len(files(tmp_path))

@@ -27,6 +27,7 @@ from agentflow.tools.httpsource import HttpSource
 from agentflow.tools.secrets import SecretFile
 from agentflow.tools.tool import CallContext, Content, ToolOutput
 from agentflow.tools.toolbox import CallId, Toolbox
+from tests.agentflow.tools.shelves import found
 
 SECRET = "k3y-0f-th3-k1ngd0m"
 DOCUMENT: dict[str, Any] = {
@@ -251,7 +252,7 @@ async def test_a_busy_server_is_asked_again(server: Server, tmp_path: Path) -> N
         assert (outcome.text, outcome.is_error, outcome.attempts) == ("free", False, 2)
         outcome = await box.run(box.prepare("ann", "large", "{}"), CallId("ann", "r", "d"), 10.0)
         assert outcome.handle is not None
-        assert handles.find("ann", outcome.handle).size == 200_000
+        assert found(handles, "ann", outcome.handle).size == 200_000
 
 
 @pytest.mark.parametrize(

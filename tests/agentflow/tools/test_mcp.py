@@ -20,12 +20,13 @@ from agentflow.tools.handles import HandleStore
 from agentflow.tools.mcp import McpServers, offered_names
 from agentflow.tools.mcpsource import McpSource
 from agentflow.tools.secrets import SecretFile
-from agentflow.tools.tool import CallContext, Content, ToolOutput
+from agentflow.tools.tool import Attachment, CallContext, Content, ToolOutput
 from agentflow.tools.toolbox import CallId, Toolbox
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 PYTHON = sys.executable
+PICTURE = Attachment(b"\x89PNG\r\n\x00\xff", "image/png")
 ENVIRONMENT = {"PATH": os.defpath, "KEPT": "no", "GIVEN": "yes"}
 
 
@@ -104,8 +105,7 @@ async def test_a_real_server_over_stdio_answers_hears_and_is_there_again_after_i
 
         assert await call(servers, tmp_path, "add", a=2, b=3) == ToolOutput("5")
         assert await call(servers, tmp_path, "odd_name__") == ToolOutput("odd")
-        assert await call(servers, tmp_path, "picture") == ToolOutput(Content(tmp_path / "result", 8, "image/png"))
-        assert (tmp_path / "result").read_bytes() == b"\x89PNG\r\n\x00\xff"
+        assert await call(servers, tmp_path, "picture") == ToolOutput("", attached=(PICTURE,))
 
         assert await call(servers, tmp_path, "variable", name="GIVEN") == ToolOutput("yes")
         assert await call(servers, tmp_path, "variable", name="KEPT") == ToolOutput("(unset)")

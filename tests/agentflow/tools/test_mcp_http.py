@@ -19,10 +19,11 @@ from agentflow.tools.errors import ToolDied, ToolError, ToolFailed, ToolUnavaila
 from agentflow.tools.mcp import McpServers
 from agentflow.tools.mcpsource import McpSource
 from agentflow.tools.secrets import SecretFile
-from agentflow.tools.tool import CallContext, Content, ToolOutput
+from agentflow.tools.tool import Attachment, CallContext, ToolOutput
 
 EXAMPLE = Path(__file__).with_name("mcp_example.py")
 SECRET = "k3y-0f-th3-k1ngd0m"
+PICTURE = Attachment(b"\x89PNG\r\n\x00\xff", "image/png")
 
 
 @asynccontextmanager
@@ -77,7 +78,7 @@ async def test_a_real_server_over_http_answers_and_is_found_again_after_it_was_k
         async with running(McpSource(url=f"http://127.0.0.1:{port}/mcp", reach=(f"127.0.0.1:{port}",))) as servers:
             assert servers.problems == {}
             assert await call(servers, tmp_path, "add", a=2, b=3) == ToolOutput("5")
-            assert await call(servers, tmp_path, "picture") == ToolOutput(Content(tmp_path / "result", 8, "image/png"))
+            assert await call(servers, tmp_path, "picture") == ToolOutput("", attached=(PICTURE,))
             assert await call(servers, tmp_path, "pid") == ToolOutput(str(first.pid))
 
             changed = asyncio.Event()

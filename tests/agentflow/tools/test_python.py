@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from agentflow.tools.errors import InvalidArguments, InvalidTool, ToolFailed
 from agentflow.tools.function import Function, functions_of, tool
@@ -20,6 +21,7 @@ from agentflow.tools.pythonsource import PythonSource
 from agentflow.tools.tool import CallContext, Content, Tool
 from agentflow.tools.toolbox import CallId, Toolbox
 
+on_one_loop = pytest.mark.asyncio(loop_scope="module")
 EXAMPLE = Path(__file__).with_name("example_tools.py")
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
@@ -35,8 +37,8 @@ def _clean_imports() -> Iterator[None]:
         del sys.modules[name]
 
 
-@pytest.fixture
-async def trusting(tmp_path: Path) -> AsyncIterator[dict[str, Tool]]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def trusting() -> AsyncIterator[dict[str, Tool]]:
     opened = await PythonTools.open(PythonSource(module=str(EXAMPLE), trusted=True, warm=0), ENVIRONMENT)
     yield {each.spec.name: each for each in opened.tools}
     await opened.close()
@@ -62,6 +64,7 @@ async def test_a_module_that_is_not_trusted_never_runs_here(tmp_path: Path) -> N
         await opened.close()
 
 
+@on_one_loop
 async def test_only_functions_that_ask_for_it_run_in_a_daemon_that_trusts_them(
     trusting: dict[str, Tool], tmp_path: Path
 ) -> None:
@@ -70,12 +73,14 @@ async def test_only_functions_that_ask_for_it_run_in_a_daemon_that_trusts_them(
     assert await call(trusting["greet"], place, whom="Ann") == "Hello, Ann."
     assert await call(trusting["here"], place) == f"{os.getpid()} tool-here_0"
     assert await call(trusting["here_async"], place, text="a") == f"{os.getpid()} {threading.current_thread().name} a"
+    assert await call(trusting["here_for"], place) == await call(trusting["here_async_for"], place) == "k"
     kept = tmp_path / "kept"
     kept.write_text("from a file")
     text = await call(trusting["here_async"], place, text=Content(kept, 11))
     assert text == f"{os.getpid()} {threading.current_thread().name} from a file"
 
 
+@on_one_loop
 @pytest.mark.parametrize(
     ("how", "sentence"), [("stop", "failed: StopIteration"), ("exit", "ended itself"), ("politely", "^No.$")]
 )
@@ -165,6 +170,20 @@ async def test_a_long_result_of_one_function_is_the_argument_of_the_next(tmp_pat
         assert failed.text.startswith("The tool die did not end its work: its process ended by itself (exit code 7).")
     finally:
         await opened.close()
+
+
+async def test_a_function_sees_the_same_key_whenever_its_call_is_tried_again(tmp_path: Path) -> None:
+    handles = HandleStore(tmp_path / "handles")
+    await handles.open()
+    opened = await PythonTools.open(PythonSource(module=f"{EXAMPLE}:once", warm=0), ENVIRONMENT)
+    try:
+        box = Toolbox(opened.tools, handles)
+        prepared = box.prepare("ann", "once", f'{{"kept": "{tmp_path}/kept"}}')
+        told = await box.run(prepared, CallId("ann", "run", "c1"), 60)
+    finally:
+        await opened.close()
+    assert (told.text, told.attempts) == ("True ann run c1 True", 2)
+    assert (tmp_path / "kept").read_text().split() == ["run/c1", "run/c1"]
 
 
 async def test_processes_can_be_had_before_a_call(tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ from agentflow.tools.errors import (
     UnknownTool,
 )
 from agentflow.tools.handles import HandleLimits, HandleStore
-from agentflow.tools.tool import CallContext, Content, ToolOutput, ToolSpec
+from agentflow.tools.tool import Attachment, CallContext, Content, ToolOutput, ToolSpec
 from agentflow.tools.toolbox import CallId, Outcome, Toolbox
+from tests.agentflow.tools.shelves import found
 
 Does = Callable[[dict[str, Any], CallContext], Awaitable[Any]]
 
@@ -222,7 +223,7 @@ async def test_a_long_result_is_read_in_part_and_kept_under_a_handle(tmp_path: P
         line
         == f'[cut here: the whole has 1,000,000 bytes. Its handle is "{outcome.handle}": any tool takes that as an argument.]'
     )
-    content = handles.find("ann", outcome.handle)
+    content = found(handles, "ann", outcome.handle)
     assert (content.size, content.read().decode()) == (1_000_000, text)
     assert files(tmp_path) == [content.path]
 
@@ -248,7 +249,47 @@ async def test_of_what_is_no_text_type_size_and_handle_are_read(
     outcome = await call(Toolbox([Doing(writing(data, media_type))], handles))
     assert outcome.handle is not None
     assert outcome.text.startswith(f"[{told}, no text. Its handle is")
-    assert handles.find("ann", outcome.handle).read() == data
+    assert found(handles, "ann", outcome.handle).read() == data
+
+
+async def test_what_is_attached_is_told_behind_the_text_and_kept(tmp_path: Path) -> None:
+    image, sound = Attachment(b"\x89PNG\0", "image/png"), Attachment(b"\xff" * 1000, "audio/wav")
+    handles = HandleStore(tmp_path)
+    outcome = await call(Toolbox([Doing(giving(ToolOutput("here", attached=(image, sound))))], handles))
+    text, *told = outcome.text.split("\n")
+    names = [line.split('"')[1] for line in told]
+    assert (text, outcome.is_error, outcome.handle) == ("here", False, names[0])
+    for line, name, file in zip(told, names, (image, sound), strict=True):
+        about = f"{file.media_type}, {len(file.data):,} bytes, no text."
+        assert line == f'[{about} Its handle is "{name}": any tool takes that as an argument.]'
+        content = found(handles, "ann", name)
+        assert (content.read(), content.media_type) == (file.data, file.media_type)
+
+
+async def test_an_attached_text_is_read_as_far_as_there_is_room(tmp_path: Path) -> None:
+    for text, size, most, told in (
+        ("", 3, 10, "xxx"),
+        ("here", 3, 10, "here\nxxx"),
+        ("here", 9, 10, "here\nxxxxxx\n[cut here: the whole has 9 bytes. "),
+        ("here", 3, 4, "here\n[text/csv, 3 bytes. "),
+    ):
+        output = ToolOutput(text, attached=(Attachment(b"x" * size, "text/csv"),))
+        outcome = await call(Toolbox([Doing(giving(output), result_bytes=most)], HandleStore(tmp_path)))
+        assert outcome.text.startswith(told)
+        assert (outcome.handle is None) == (outcome.text == told)
+
+
+async def test_an_attached_file_that_is_too_large_does_not_take_the_text_with_it(tmp_path: Path) -> None:
+    files_given = (Attachment(b"\0" * 101, "image/png"), Attachment(b"\0" * 100, "image/png"))
+    box = Toolbox(
+        [Doing(giving(ToolOutput("here", attached=files_given)))],
+        HandleStore(tmp_path, HandleLimits(result_max_bytes=100)),
+    )
+    outcome = await call(box)
+    text, large, small = outcome.text.split("\n")
+    assert (text, outcome.is_error, len(files(tmp_path))) == ("here", False, 1)
+    assert large.startswith("[image/png, 101 bytes. The result has 101 bytes; at most 100 are kept.")
+    assert str(outcome.handle) in small
 
 
 async def test_a_result_over_the_bound_fails_the_call_and_leaves_nothing(tmp_path: Path) -> None:
@@ -267,7 +308,7 @@ async def test_content_that_the_call_was_given_may_be_its_result(tmp_path: Path)
         return ToolOutput(arguments["a"])
 
     outcome = await call(Toolbox([Doing(same)], handles), json.dumps({"a": handle}))
-    assert (outcome.is_error, outcome.handle, handles.kept("ann")) == (False, handle, (handle,))
+    assert (outcome.is_error, outcome.handle, len(files(tmp_path))) == (False, handle, 1)
 
 
 async def test_a_file_that_is_not_the_calls_own_is_not_read(tmp_path: Path) -> None:
@@ -351,7 +392,7 @@ async def test_a_cancellation_in_mid_call_ends_the_tool_and_leaves_nothing(tmp_p
     calling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await calling
-    assert files(tmp_path) == [handles.find("ann", handle).path]
+    assert files(tmp_path) == [found(handles, "ann", handle).path]
     assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("tool ")] == []
     await handles.forget("ann", "run-0")
     assert files(tmp_path) == []
@@ -475,7 +516,7 @@ async def test_of_200_calls_at_once_each_has_its_own_end(tmp_path: Path, caplog:
         "garbage": {"garbage gave a result "},
         "long": {"x" * 22},
     }
-    assert len(handles.kept("ann")) == 10
+    assert handles.total_bytes == 90_000
     assert {path.stat().st_size for path in files(tmp_path)} == {9000}
     assert len(files(tmp_path)) == 10
 

@@ -10,14 +10,16 @@ import pytest
 
 from agentflow.tools import wire
 from agentflow.tools.blob import Blob
-from agentflow.tools.tool import Content, ToolSpec
+from agentflow.tools.tool import CallContext, Content, ToolSpec
 from agentflow.tools.wire import Answered, Call, Described, Failed, Ready, Start, WireError
+
+CONTEXT = CallContext(tenant="ann", run_id="r", call_id="c", key="r/c", deadline_at=1.5, result_path=Path("/p/\udcff"))
 
 
 def test_each_message_comes_back_as_it_was() -> None:
     for sent in (
-        Start(1, "m", ("/a",), 2, 3),
-        Call("n", {"a": [1, 2.5, None, "é", {"b": True}]}, b"/p"),
+        Start("m", ("/a",), 2, 3),
+        wire.call("n", {"a": [1, 2.5, None, "é", {"b": True}]}, CONTEXT),
     ):
         frame = wire.encode(sent)
         assert wire.length(frame[:4]) == len(frame) - 4
@@ -33,7 +35,7 @@ def test_each_message_comes_back_as_it_was() -> None:
 
 def test_content_becomes_a_blob_wherever_it_stands() -> None:
     content = Content(Path("/kept/\udcff"), 5, "text/csv")
-    frame = wire.encode(Call("n", wire.packed({"a": content, "b": [{"c": content}], "d": 1}), b""))
+    frame = wire.encode(wire.call("n", {"a": content, "b": [{"c": content}], "d": 1}, CONTEXT))
     call = wire.request(frame[4:])
     assert isinstance(call, Call)
     here = wire.blobs({"a": content, "b": [{"c": content}], "d": 1})
@@ -47,7 +49,7 @@ def test_content_becomes_a_blob_wherever_it_stands() -> None:
 @pytest.mark.parametrize("value", [2**70, "x" * (wire.FRAME_MAX + 1), "\ud800", object()])
 def test_what_cannot_be_sent_is_refused(value: Any) -> None:
     with pytest.raises(WireError):
-        wire.encode(Call("n", {"a": value}, b""))
+        wire.encode(wire.call("n", {"a": value}, CONTEXT))
 
 
 @pytest.mark.parametrize(

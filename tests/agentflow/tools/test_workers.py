@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 import uvloop
 
 from agentflow.tools.errors import (
@@ -39,6 +40,9 @@ def source(module: Path = EXAMPLE, **settings: Any) -> PythonSource:
     return PythonSource(**{"module": str(module), "warm": 0, "workers": 2, **settings})
 
 
+on_one_loop = pytest.mark.asyncio(loop_scope="module")
+
+
 class Pool:
     """Workers, and the calls of a test."""
 
@@ -56,6 +60,20 @@ class Pool:
             result_path=self.folder / "result",
         )
         return (await self.workers.call(name, arguments, context)).content
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_workers() -> AsyncIterator[Workers]:
+    workers = Workers(source(workers=1), ENVIRONMENT)
+    yield workers
+    await workers.close()
+    assert not workers.pids
+
+
+@pytest.fixture
+def shared(shared_workers: Workers, tmp_path: Path) -> Pool:
+    """For calls that leave their process as it was."""
+    return Pool(shared_workers, tmp_path)
 
 
 @pytest.fixture
@@ -82,17 +100,25 @@ def is_running(pid: int) -> bool:
 # What calls give
 
 
-async def test_a_module_is_described_without_being_imported_here(pool: Pool) -> None:
-    tools = {described.spec.name: described for described in await pool.workers.describe()}
+@on_one_loop
+async def test_a_module_is_described_without_being_imported_here(shared: Pool) -> None:
+    tools = {described.spec.name: described for described in await shared.workers.describe()}
     assert tools["weather"].spec.aliases == ("天气",)
     assert list(tools["weather"].spec.parameters["properties"]) == ["city", "day", "scale", "stay", "options"]
-    assert [name for name, described in tools.items() if described.trusted] == ["here", "here_async", "here_failing"]
+    assert [name for name, described in tools.items() if described.trusted] == [
+        "here",
+        "here_for",
+        "here_async_for",
+        "here_async",
+        "here_failing",
+    ]
     assert "example_tools" not in sys.modules
 
 
-async def test_plain_and_async_functions_are_called_in_one_process_after_another(pool: Pool) -> None:
+@on_one_loop
+async def test_plain_and_async_functions_are_called_in_one_process_after_another(shared: Pool) -> None:
     stay = {"place": {"latitude": 1, "longitude": 2}}
-    text = await pool.call("weather", city="上海", scale="f", stay=stay, options={"verbose": True})
+    text = await shared.call("weather", city="上海", scale="f", stay=stay, options={"verbose": True})
     assert isinstance(text, str)
     assert json.loads(text) == {
         "city": "上海",
@@ -102,46 +128,52 @@ async def test_plain_and_async_functions_are_called_in_one_process_after_another
         "place": True,
         "verbose": True,
     }
-    assert await pool.call("add", a=2) == "3"
-    assert await pool.call("greet", whom="Ann") == "Hello, Ann."
-    assert len(pool.workers.pids) == 1
+    assert await shared.call("add", a=2) == "3"
+    assert await shared.call("greet", whom="Ann") == "Hello, Ann."
+    assert len(shared.workers.pids) == 1
 
 
-async def test_long_results_and_bytes_are_files_at_the_contexts_place(pool: Pool) -> None:
-    place = pool.folder / "result"
-    assert await pool.call("give", what="text", size=40_000) == Content(place, 80_000, "text/plain")
+@on_one_loop
+async def test_long_results_and_bytes_are_files_at_the_contexts_place(shared: Pool) -> None:
+    place = shared.folder / "result"
+    assert await shared.call("give", what="text", size=40_000) == Content(place, 80_000, "text/plain")
     assert place.read_text() == "é" * 40_000
-    assert await pool.call("give", what="bytes", size=3) == Content(place, 6, "application/octet-stream")
-    assert await pool.call("give", what="blob", folder=str(pool.folder)) == Content(place, 40, "text/csv")
+    assert await shared.call("give", what="bytes", size=3) == Content(place, 6, "application/octet-stream")
+    assert await shared.call("give", what="blob", folder=str(shared.folder)) == Content(place, 40, "text/csv")
     assert place.read_bytes() == b"a,b\n" * 10
-    assert await pool.call("give", what="list") == "[0,1,2,3,4,5,6,7,8,9]"
+    assert await shared.call("give", what="list") == "[0,1,2,3,4,5,6,7,8,9]"
 
 
-async def test_content_becomes_what_the_function_asks_for(pool: Pool) -> None:
-    kept = pool.folder / "kept"
+@on_one_loop
+async def test_content_becomes_what_the_function_asks_for(shared: Pool) -> None:
+    kept = shared.folder / "kept"
     kept.write_text("[1, 2]")
     content = Content(kept, 6, "text/csv")
-    text = await pool.call("take", blob=content, text=content, data=content, rows=content)
+    text = await shared.call("take", blob=content, text=content, data=content, rows=content)
     assert isinstance(text, str)
     assert json.loads(text) == [[6, *["[1, 2]"] * 3, "text/csv"], "[1, 2]", "[1, 2]", [1, 2], None]
     with pytest.raises(InvalidArguments, match="'place' is wrong in the content"):
-        await pool.call("take", place=content)
+        await shared.call("take", place=content)
 
 
-async def test_megabytes_of_arguments_pass_and_more_are_refused(pool: Pool) -> None:
-    assert await pool.call("greet", whom="x" * 3_000_000) == Content(pool.folder / "result", 3_000_008, "text/plain")
+@on_one_loop
+async def test_megabytes_of_arguments_pass_and_more_are_refused(shared: Pool) -> None:
+    assert await shared.call("greet", whom="x" * 3_000_000) == Content(
+        shared.folder / "result", 3_000_008, "text/plain"
+    )
     with pytest.raises(InvalidArguments, match="too much for the tool greet"):
-        await pool.call("greet", whom="x" * 5_000_000)
+        await shared.call("greet", whom="x" * 5_000_000)
     with pytest.raises(InvalidArguments, match="too much for the tool add"):
-        await pool.call("add", a=2**70)
+        await shared.call("add", a=2**70)
 
 
 # What functions raise
 
 
-async def test_what_a_function_raises_fails_its_call_and_no_other(pool: Pool) -> None:
-    await pool.workers.warm(1)
-    before = pool.workers.pids
+@on_one_loop
+async def test_what_a_function_raises_fails_its_call_and_no_other(shared: Pool) -> None:
+    await shared.workers.warm(1)
+    before = shared.workers.pids
     cases: tuple[tuple[str, dict[str, Any], str], ...] = (
         ("fail", {"how": "politely"}, "^There is no such day.$"),
         ("fail", {"how": "otherwise"}, "^The tool fail failed: ValueError: no good$"),
@@ -151,10 +183,10 @@ async def test_what_a_function_raises_fails_its_call_and_no_other(pool: Pool) ->
     )
     for name, arguments, sentence in cases:
         with pytest.raises(ToolFailed, match=sentence) as caught:
-            await pool.call(name, **arguments)
+            await shared.call(name, **arguments)
         assert caught.value.again == (arguments == {"how": "politely"})
-        assert await pool.call("greet", whom="Ann") == "Hello, Ann."
-    assert pool.workers.pids == before
+        assert await shared.call("greet", whom="Ann") == "Hello, Ann."
+    assert shared.workers.pids == before
 
 
 async def test_a_process_that_was_to_exit_or_that_ran_out_of_memory_is_not_used_again(pool: Pool) -> None:
@@ -168,10 +200,11 @@ async def test_a_process_that_was_to_exit_or_that_ran_out_of_memory_is_not_used_
         assert not pool.workers.pids
 
 
-async def test_arguments_that_do_not_fit_are_the_models_fault(pool: Pool) -> None:
+@on_one_loop
+async def test_arguments_that_do_not_fit_are_the_models_fault(shared: Pool) -> None:
     with pytest.raises(InvalidArguments, match="'a' is wrong: Expected `int`, got `str`"):
-        await pool.call("add", a="two")
-    assert pool.workers.idle == 1
+        await shared.call("add", a="two")
+    assert shared.workers.idle == 1
 
 
 # What functions do to their process
@@ -197,14 +230,14 @@ async def test_a_process_that_dies_harms_only_its_own_call(pool: Pool) -> None:
         await beside
 
 
-async def test_a_hanging_tool_is_killed_at_its_deadline_with_all_its_group(pool: Pool) -> None:
+async def test_a_hanging_tool_is_killed_at_its_deadline_with_all_that_it_started(pool: Pool) -> None:
     marker = pool.folder / "marker"
     await pool.workers.warm(1)
     with pytest.raises(ToolTimeout, match="^The tool hang took too long, and was ended.$"):
         await pool.call("hang", within_s=1.0, marker=str(marker), child=True)
-    tool, child = map(int, marker.read_text().split())
-    assert not is_running(tool)
-    await until(lambda: not is_running(child))
+    pids = list(map(int, marker.read_text().split()))
+    assert len(pids) == 5
+    assert not any(map(is_running, pids))
     assert await pool.call("greet", whom="Ann") == "Hello, Ann."
 
 
@@ -215,9 +248,9 @@ async def test_a_cancelled_call_leaves_no_process(pool: Pool) -> None:
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    tool, child = map(int, marker.read_text().split())
-    assert not is_running(tool)
-    await until(lambda: not is_running(child))
+    pids = list(map(int, marker.read_text().split()))
+    assert len(pids) == 5
+    assert not any(map(is_running, pids))
     assert not pool.workers.pids
 
 
@@ -225,7 +258,18 @@ async def test_a_process_that_forked_is_known_to_be_dead_and_its_child_ended(poo
     marker = pool.folder / "marker"
     with pytest.raises(ToolDied, match="exit code 0"):
         await pool.call("fork", marker=str(marker))
-    await until(lambda: not is_running(int(marker.read_text())))
+    assert not is_running(int(marker.read_text()))
+
+
+async def test_a_tool_that_ends_its_whole_group_leaves_nothing_either(pool: Pool) -> None:
+    marker = pool.folder / "marker"
+    call = asyncio.create_task(pool.call("hang", marker=str(marker), child=True))
+    await until(marker.exists)
+    pids = list(map(int, marker.read_text().split()))
+    os.killpg(pids[0], signal.SIGKILL)
+    with pytest.raises(ToolDied, match="was killed from outside"):
+        await call
+    assert not any(map(is_running, pids))
 
 
 async def test_a_hundred_megabytes_of_output_are_dropped_but_for_the_end(
@@ -338,7 +382,7 @@ async def test_close_ends_all_and_fails_what_runs_and_waits(tmp_path: Path) -> N
     for call in (running, waiting, asyncio.create_task(pool.call("greet", whom="Ann"))):
         with pytest.raises(ToolUnavailable, match="shut down"):
             await call
-    assert not any(is_running(pid) for pid in map(int, marker.read_text().split()[:1]))
+    assert not any(map(is_running, map(int, marker.read_text().split())))
 
 
 async def test_close_in_the_middle_of_a_start_leaves_nothing(tmp_path: Path) -> None:
@@ -402,6 +446,37 @@ async def test_a_module_that_cannot_be_imported_is_told_with_file_and_line(
         await workers.close()
 
 
+@pytest.mark.parametrize(
+    ("number", "sentence"),
+    [
+        (
+            signal.SIGKILL,
+            r"bad.py: it was being imported, and its process was killed from outside \(by the kernel, if memory",
+        ),
+        (signal.SIGSEGV, r"bad.py: it was being imported, and its process crashed \(SIGSEGV\)"),
+    ],
+)
+async def test_a_process_that_is_killed_while_it_imports_is_told_as_that_and_may_be_tried_again(
+    tmp_path: Path, number: int, sentence: str
+) -> None:
+    marker, module = tmp_path / "marker", tmp_path / "bad.py"
+    module.write_text(
+        f"import os\nfrom pathlib import Path\nPath({str(marker)!r}).write_text(str(os.getpid()))\nwhile True: pass"
+    )
+    workers = Workers(source(module), ENVIRONMENT)
+    try:
+        call = asyncio.create_task(Pool(workers, tmp_path).call("one"))
+        await until(lambda: marker.exists() and marker.read_text() != "")
+        os.kill(int(marker.read_text()), number)
+        with pytest.raises(ToolUnavailable, match=sentence) as caught:
+            await call
+        assert caught.value.again
+        module.write_text("from agentflow.tools.function import tool\n@tool\ndef one() -> int:\n    return 1\n")
+        assert await Pool(workers, tmp_path).call("one") == "1"
+    finally:
+        await workers.close()
+
+
 async def test_a_module_that_was_mended_is_imported_by_the_next_call(tmp_path: Path) -> None:
     module = tmp_path / "mended.py"
     module.write_text("(")
@@ -455,7 +530,7 @@ async def main():
     await workers.warm(2)
     Path(sys.argv[2] + ".idle").write_text(" ".join(map(str, workers.pids)))
     context = CallContext(tenant="", run_id="", call_id="", key="", deadline_at=time.monotonic() + 60, result_path=Path("/none"))
-    await workers.call("hang", {"marker": sys.argv[2]}, context)
+    await workers.call("hang", {"marker": sys.argv[2], "child": True}, context)
 
 asyncio.run(main())
 """
@@ -465,15 +540,14 @@ def started_daemon(marker: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", DAEMON, str(EXAMPLE), str(marker)], cwd=ROOT)
 
 
-async def test_workers_idle_and_busy_end_when_the_daemon_is_killed(tmp_path: Path) -> None:
+async def test_workers_idle_and_busy_and_all_that_they_started_end_when_the_daemon_is_killed(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     daemon = started_daemon(marker)
     try:
         await until(marker.exists)
-        pids = set(map(int, marker.with_name("marker.idle").read_text().split()))
-        assert int(marker.read_text()) in pids
+        pids = {int(pid) for file in (marker, marker.with_name("marker.idle")) for pid in file.read_text().split()}
+        assert len(pids) == 7
         assert all(map(is_running, pids))
-        assert len(pids) == 2
     finally:
         daemon.kill()
         daemon.wait()
