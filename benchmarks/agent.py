@@ -4,6 +4,7 @@ A real vLLM on the CPU, whose texts are forced (tapped.py). What each figure is,
 
     speed      agentspeed.py      one answer with three calls, beside other ways to run it; 2-layer random model
     dispatch   agentdispatch.py   from a closing brace to the tool's first line; the same model
+    many       agentmany.py       fifty runs at once, and then half of them cancelled; the 2-layer model
     cache      agentcache.py      six steps: cached tokens, time to the first token; SmolLM2
     steps      agentsteps.py      the loop's overhead; no engine
     router     agentrouting.py    decisions and accuracy (routing.py), and the tokens that they spare
@@ -30,14 +31,14 @@ import uvloop
 from acu.config.places import default_model_cache
 from agentflow.errors import AgentFlowError
 from agentflow.tokenizer import FileTokenizer
-from benchmarks import agentcache, agentdispatch, agentmodel, agentrouting, agentspeed, agentsteps
+from benchmarks import agentcache, agentdispatch, agentmany, agentmodel, agentrouting, agentspeed, agentsteps
 from benchmarks.agentbench import MIXED, AgentBench
 from benchmarks.disk import refuse_memory
 from benchmarks.report import NotMeasured, last_line, spread, table
 from benchmarks.server import OBSTACLES
 from dataplane.errors import DataPlaneError
 
-PARTS = ("speed", "dispatch", "cache", "steps", "router")
+PARTS = ("speed", "dispatch", "many", "cache", "steps", "router")
 WAYS = (*agentspeed.LOOPS, *agentspeed.FRAMEWORKS)
 DURATIONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 SMOLLM2 = "smollm2-135m-instruct"
@@ -54,6 +55,11 @@ GOALS = {
     "step_overhead_p99_ms": "under 10",
     "dispatch_p50_ms": "",
     "dispatch_p99_ms": "under 5",
+    "many_lost_events": "0",
+    "many_slots_held": "0",
+    "many_left": "0",
+    "cancel_abort_p99_ms": "under 50",
+    "cancel_abort_max_ms": "under 50",
     "router_p99_ms": "under 25",
     "router_accuracy": "0.9 or more",
     "router_over_majority": "0.1 or more",
@@ -71,13 +77,15 @@ async def run(bench: AgentBench, args: argparse.Namespace) -> None:
         await agentsteps.measure(bench, FileTokenizer.load(bench.smollm2), args.runs)
     if "router" in only:
         await agentrouting.measure(bench)
-    if "speed" in only or "dispatch" in only:
+    if {"speed", "dispatch", "many"} & set(only):
         model = agentmodel.build(bench.smollm2, bench.folder / "two-layers")
         with bench.host(model, 2048) as host:
             if "dispatch" in only:
                 await agentdispatch.measure(bench, host, args.answers)
             if "speed" in only:
                 await agentspeed.measure(bench, host, model)
+            if "many" in only:
+                await agentmany.measure(bench, host, args.at_once)
     if "cache" in only:
         with bench.host(bench.smollm2, SMOLLM2_CONTEXT) as host:
             await agentcache.measure(bench, host, args.start_tokens)
@@ -133,6 +141,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="leave out the durations over 1 s")
     parser.add_argument("--answers", type=int, default=100, help="of the part `dispatch`, four calls each")
     parser.add_argument("--runs", type=int, default=100, help="of the part `steps`, twelve steps each")
+    parser.add_argument("--at-once", type=int, default=50, help="runs, of the part `many`")
     parser.add_argument("--start-tokens", type=int, default=agentcache.START_TOKENS, help="of the part `cache`")
     parser.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()), help="where data is kept; a real disk")
     parser.add_argument("--bench-python", type=Path, default=Path(".venv-bench/bin/python"), help="with the frameworks")

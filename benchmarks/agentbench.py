@@ -68,7 +68,7 @@ class AgentHost:
     """The process of agenthost.py, seen from outside."""
 
     def __init__(self, folder: Path, model: Path, max_model_len: int) -> None:
-        self._folder = folder
+        self.folder = folder
         self._read = 0
         self.port = free_port()
         command = [
@@ -77,16 +77,21 @@ class AgentHost:
         ]
         self.server = Server("acu", command, self.port, "/readyz", folder / "acu.log")
 
-    def force(self, *texts: str, salted: bool = False) -> None:
-        """From now on the model says these, one a step."""
-        new = self._folder / "forced.new"
-        new.write_bytes(msgspec.json.encode(Forced(texts=texts, salted=salted)))
-        new.replace(self._folder / "forced.json")
+    def force(self, *texts: str, salted: bool = False, scripts: tuple[tuple[str, ...], ...] = ()) -> None:
+        """From now on the model says these, one a step, or (`scripts`) each run others."""
+        new = self.folder / "forced.new"
+        new.write_bytes(msgspec.json.encode(Forced(texts=texts, salted=salted, scripts=scripts)))
+        new.replace(self.folder / "forced.json")
 
     def taps(self, count: int) -> list[Tap]:
         """The generations since the last call, of which there must be `count`. Raises NotMeasured."""
-        lines = (self._folder / "taps.jsonl").read_bytes().splitlines()
-        new, self._read = lines[self._read :], len(lines)
+        new = self.new_taps()
         if len(new) != count:
             raise NotMeasured(f"the model spoke {len(new)} times, and should have done so {count} times")
+        return new
+
+    def new_taps(self) -> list[Tap]:
+        """The generations since the last call, however many."""
+        lines = (self.folder / "taps.jsonl").read_bytes().splitlines()
+        new, self._read = lines[self._read :], len(lines)
         return [msgspec.json.decode(line, type=Tap) for line in new]

@@ -3,7 +3,8 @@
     python -m benchmarks.agenthost --folder DIR --model DIR --port N [--max-model-len N]
 
 In the folder, `forced.json` (agentscript.Forced) says what the model says, read anew for each generation, and each generation's
-Tap is a line of `taps.jsonl`. The data plane is in it too: runs are stored, as they are by default. Ends on SIGTERM.
+Tap is a line of `taps.jsonl`; while there is a file `watched`, `watch.json` has what agentwatch.py sees. The data plane is in it
+too: runs are stored, as they are by default. Ends on SIGTERM.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ from agentflow.tools.config import ToolsConfig
 from agentflow.tools.pythonsource import PythonSource
 from agentflow.tools.suite import ToolSuite
 from benchmarks.agentscript import Forced, Tap
+from benchmarks.agentwatch import watched
 from benchmarks.serving import ENGINE_ARGS, KV_GIB, MODEL
 from benchmarks.tapped import TappedEngine
 from dataplane import StateStore
 from dataplane.config import DataPlaneConfig
 from dataplane.store import DataPlane
 
-TOOLS = ("wait", "stamp", "page")
+TOOLS = ("wait", "rest", "stamp", "page")
 """Each is the only tool of the agent that has its name."""
 SETTINGS = HttpSettings(
     max_body_bytes=10 << 20,
@@ -51,7 +53,7 @@ SETTINGS = HttpSettings(
     body_timeout_s=60.0,
     idle_timeout_s=3600.0,  # a client comes back after the others' turns
     slow_reader_s=60.0,
-    max_connections=64,
+    max_connections=512,
     allowed_hosts=(),
 )
 
@@ -64,7 +66,7 @@ def agents() -> dict[str, AgentConfig]:
 
 async def open_tools(folder: Path) -> ToolSuite:
     """The benchmark's tools, with warm workers."""
-    source = PythonSource(module=str(Path(__file__).with_name("agenttools.py")), workers=8, warm=4)
+    source = PythonSource(module=str(Path(__file__).with_name("agenttools.py")), workers=16, warm=4)
     return await ToolSuite.open(ToolsConfig(python={"bench": source}, installed=False), folder / "results", os.environ)
 
 
@@ -123,12 +125,14 @@ class Host:
         try:
             async with asyncio.TaskGroup() as tasks:
                 await service.start(tasks)
+                watching = tasks.create_task(watched(service, self._folder))
                 try:
                     while not service.status().ready:
                         await asyncio.sleep(0.1)
                     settle_memory()
                     yield
                 finally:
+                    watching.cancel()
                     await service.leave_runs()
                     await runner.cleanup()
                     await service.stop()

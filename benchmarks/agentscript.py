@@ -26,18 +26,26 @@ _BETWEEN = (
 
 
 class Forced(Struct, frozen=True, kw_only=True):
-    """What the model says at each step; the last text for all further ones. `salted`: no step finds its prefix cached."""
+    """What the model says at each step; the last text for all further ones. `salted`: no step finds its prefix cached.
+
+    `scripts`: where not every run says the same, the texts of one each; the next run to speak has the next of them.
+    """
 
     texts: tuple[str, ...]
     salted: bool = False
+    scripts: tuple[tuple[str, ...], ...] = ()
 
-    def text(self, step: int) -> str:
-        """What is said at a step, from 0."""
-        return self.texts[min(step, len(self.texts) - 1)]
+    def text(self, step: int, run: int = 0) -> str:
+        """What is said at a step of a run, both from 0."""
+        texts = self.scripts[run % len(self.scripts)] if self.scripts else self.texts
+        return texts[min(step, len(texts) - 1)]
 
 
 class Tap(Struct, frozen=True, kw_only=True):
-    """One generation as it left the engine: when it was asked for, and when so many characters (`ends`) were there (`at`)."""
+    """One generation as it left the engine: when it was asked for, and when so many characters (`ends`) were there (`at`).
+
+    `cut`: when it was given up before its end; the abort had left for the engine by then. None: it came to its end.
+    """
 
     id: str
     called: float
@@ -46,6 +54,7 @@ class Tap(Struct, frozen=True, kw_only=True):
     output_tokens: int
     at: tuple[float, ...]
     ends: tuple[int, ...]
+    cut: float | None = None
 
     @property
     def ttft_s(self) -> float:

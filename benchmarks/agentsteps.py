@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,10 @@ class InstantEngine:
         ids = self.encode(text)
         self._said_at = time.perf_counter()
         yield Delta(text, ids, "stop")
+
+    async def forget(self, token_ids: Sequence[int], keep: int, cache_salt: str | None) -> int:
+        """As Engine.forget."""
+        return 0
 
     def stats(self) -> EngineStats:
         """As Engine.stats."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 
 from agentflow.tools.function import tool
 
@@ -17,6 +19,16 @@ def wait(seconds: float) -> str:
     """Ask a service that takes a while."""
     time.sleep(seconds)
     return f"answered after {seconds:g} s"
+
+
+@tool(idempotent=True, timeout_s=120, concurrency=64)
+def rest(seconds: float, place: str) -> str:
+    """Ask a service that takes a while. While it is at work, its process's number is a file's name in `place`."""
+    mark = Path(place) / str(os.getpid())
+    mark.touch()
+    time.sleep(seconds)
+    mark.unlink()
+    return f"rested for {seconds:g} s"
 
 
 @tool(idempotent=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 
@@ -64,6 +64,7 @@ class TappedEngine:
         self._engine = engine
         self._forced = forced
         self._seen = seen
+        self._runs: dict[str, int] = {}  # in the order in which they began to speak
 
     @property
     def failure(self) -> EngineFailure | None:
@@ -92,12 +93,20 @@ class TappedEngine:
     def _told(self, request: GenerateRequest) -> GenerateRequest:
         forced, sampling = self._forced(), request.sampling
         if sampling.structured is None:
-            structured = Structured("choice", [forced.text(step_of(request))])
+            run = self._runs.setdefault(request.id.rpartition("-")[0], len(self._runs))
+            structured = Structured("choice", [forced.text(step_of(request), run)])
             request = replace(request, sampling=replace(sampling, structured=structured))
         return replace(request, cache_salt=secrets.token_hex(8)) if forced.salted else request
 
     async def _read(self, request: GenerateRequest, called: float, box: _Mailbox) -> None:
-        at, ends, characters, tokens, cached = [], [], 0, 0, 0
+        at: list[float] = []
+        ends: list[int] = []
+        characters, tokens, cached, over = 0, 0, 0, False
+
+        def tap(cut: float | None = None) -> Tap:
+            return Tap(id=request.id, called=called, prompt_tokens=len(request.prompt_token_ids), cached_tokens=cached,
+                       output_tokens=tokens, at=tuple(at), ends=tuple(ends), cut=cut)  # fmt: skip
+
         try:
             async with aclosing(self._engine.generate(request)) as deltas:
                 async for delta in deltas:
@@ -107,12 +116,19 @@ class TappedEngine:
                     tokens += len(delta.token_ids)
                     cached = delta.cached_tokens if len(at) == 1 else cached
                     if delta.finish_reason is not None:
-                        prompt = len(request.prompt_token_ids)
-                        self._seen(Tap(id=request.id, called=called, prompt_tokens=prompt, cached_tokens=cached,
-                                       output_tokens=tokens, at=tuple(at), ends=tuple(ends)))  # fmt: skip
+                        over = True
+                        self._seen(tap())
                     box.put(delta)
+        except asyncio.CancelledError:  # the engine's generator is closed by now
+            if not over:
+                self._seen(tap(cut=time.monotonic()))
+            raise
         except Exception as error:  # noqa: BLE001 - raised again in the reader, whatever it is
             box.fail(error)
+
+    async def forget(self, token_ids: Sequence[int], keep: int, cache_salt: str | None) -> int:
+        """As Engine.forget."""
+        return await self._engine.forget(token_ids, keep, cache_salt)
 
     def stats(self) -> EngineStats:
         """As Engine.stats."""

@@ -9,32 +9,26 @@ import contextlib
 import json
 import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import jsonschema
 import numpy as np
 import openai
 import psutil
 import pytest
 
-from acu.client import Client, Target
-from acu.errors import DaemonUnreachable
 from acu.models import pull
-from tests.acu.running import ROOT, until
+from tests.acu.realdaemon import RealDaemon, real_daemon
+from tests.acu.running import until
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]
 
-START_S = 400.0  # about 30 s on a machine that does nothing else
-
 CAPITAL: Any = [{"role": "user", "content": "What is the capital of France?"}]
+ROME = "What is the weather in Rome on 15 May?"
+STORY = "Tell me a long story about a river and a bridge."
 PERSON = {
     "type": "object",
     "properties": {
@@ -51,78 +45,6 @@ WEATHER = {
     "required": ["city", "unit"],
     "additionalProperties": False,
 }
-
-
-@dataclass
-class RealDaemon:
-    """A daemon with real models; `log` is its standard error."""
-
-    process: subprocess.Popen[bytes]
-    port: int
-    unix: Path
-    log: Path
-
-    def get(self, path: str) -> Any:
-        return Client(Target(sockets=(self.unix,)), 30.0).get(path, accept=(200, 503))
-
-    def ready(self) -> bool:
-        assert self.process.poll() is None, self.log.read_text()
-        with contextlib.suppress(DaemonUnreachable):
-            return bool(self.get("/readyz")["ready"])
-        return False
-
-    def engine(self) -> Any:
-        """The chat model's engine, as /acu/v1/status shows it."""
-        models = self.get("/acu/v1/status")["service"]["models"]
-        return next(model["engines"][0] for model in models if model["role"] == "chat")
-
-    def children(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children(recursive=True)
-
-    @contextlib.contextmanager
-    def client(self, *, over_unix: bool = False) -> Iterator[openai.OpenAI]:
-        base = "http://localhost/v1" if over_unix else f"http://127.0.0.1:{self.port}/v1"
-        http = openai.DefaultHttpxClient(transport=httpx2.HTTPTransport(uds=str(self.unix) if over_unix else None))
-        with openai.OpenAI(base_url=base, api_key="none", timeout=START_S, max_retries=0, http_client=http) as client:
-            yield client
-
-
-@contextlib.contextmanager
-def real_daemon(folder: Path, cache: Path, models: dict[str, Any], *, wait: bool = True) -> Iterator[RealDaemon]:
-    folder.mkdir(exist_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    config = folder / "acu.yaml"
-    document = {
-        "network": {"bind_addr": f"127.0.0.1:{port}", "unix_socket": str(folder / "acu.sock")},
-        "gpu": {"model_cache_dir": str(cache)},
-        "models": models,
-        "scheduler": {"restart_backoff_s": 0.2, "deadline_s": START_S},
-    }
-    config.write_text(json.dumps(document))
-    log = folder / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "acu", "serve", "-c", str(config)],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
-    daemon = RealDaemon(process, port, folder / "acu.sock", log)
-    try:
-        if wait:
-            until(daemon.ready, "the daemon is ready", START_S)
-        yield daemon
-    finally:
-        if process.poll() is None:
-            children = daemon.children()
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(90) == 0, log.read_text()
-            _, alive = psutil.wait_procs(children, timeout=5)
-            assert not alive, f"children are left: {alive}"
-            assert not daemon.unix.exists()
 
 
 def orphaned_shared_memory() -> set[str]:
@@ -257,6 +179,93 @@ def test_the_nearest_of_ten_sentences_is_the_right_one(daemon: RealDaemon) -> No
             assert int(np.argmax(vectors @ np.array(row.embedding))) == nearest, text
 
 
+def test_the_travel_desk_answers_a_chat_with_what_its_tool_says(daemon: RealDaemon) -> None:
+    options: Any = {"include_usage": True, "include_acu_events": True}
+    asked: Any = [{"role": "user", "content": ROME}]
+    with daemon.client() as client:
+        chunks = list(
+            client.chat.completions.create(model="agent/travel", messages=asked, stream=True, stream_options=options)
+        )
+    started, ended = [more["acu"] for chunk in chunks if "acu" in (more := chunk.model_extra or {})]
+    assert (started["type"], started["name"]) == ("tool.started", "weather")
+    assert json.loads(started["arguments"]) == {"city": "Rome", "day": "15 May"}
+    said = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+    assert said == ended["output"]
+    assert said.startswith("Rome, ")
+    assert "usually 24 °C by day" in said
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens > 0
+
+
+def test_the_travel_desks_call_is_streamed_and_the_next_response_goes_on_from_it(daemon: RealDaemon) -> None:
+    with daemon.client() as client:
+        events: list[Any] = list(client.responses.create(model="agent/travel", input=ROME, stream=True))
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        assert kinds(events) == [
+            *("created", "in_progress", "output_item.added", "mcp_call.in_progress", "mcp_call_arguments.done"),
+            *("mcp_call.completed", "output_item.done", "output_item.added", "content_part.added", "output_text.done"),
+            *("content_part.done", "output_item.done", "completed"),
+        ]
+        first = events[-1].response
+        call, message = first.output
+        assert (call.type, call.name, json.loads(call.arguments)["city"]) == ("mcp_call", "weather", "Rome")
+        assert message.content[0].text == call.output
+        second: Any = client.responses.create(
+            model="agent/travel", input="And in Paris?", previous_response_id=first.id
+        )
+        assert [item.type for item in second.output] == ["mcp_call", "message"]
+        assert json.loads(second.output[0].arguments) == {"city": "Paris", "day": "15 May"}  # the day is the first's
+        again = list(client.responses.retrieve(first.id, stream=True))
+        assert [event.to_dict() for event in again] == [event.to_dict() for event in events]
+
+
+def test_a_clients_own_call_is_streamed_and_its_result_is_read_from_cached_blocks(daemon: RealDaemon) -> None:
+    tools: Any = [{"type": "function", "name": "weather", "description": "d", "parameters": WEATHER, "strict": True}]
+    with daemon.client() as client:
+        stream = client.responses.create(
+            model="large",
+            input="What is the weather in Paris?",
+            tools=tools,
+            tool_choice={"type": "function", "name": "weather"},
+            stream=True,
+            temperature=0,
+        )
+        events: list[Any] = list(stream)
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        assert kinds(events) == [
+            *("created", "in_progress", "output_item.added", "function_call_arguments.done", "output_item.done"),
+            "completed",
+        ]
+        first = events[-1].response
+        (call,) = first.output
+        pieces = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
+        assert len(pieces) > 1
+        assert "".join(pieces) == call.arguments
+        jsonschema.validate(json.loads(call.arguments), WEATHER)
+        result: Any = [{"type": "function_call_output", "call_id": call.call_id, "output": "sunny, 24 degrees"}]
+        second = client.responses.create(
+            model="large", previous_response_id=first.id, input=result, tools=tools, max_output_tokens=40
+        )
+    assert second.output_text
+    assert second.usage is not None
+    cached = second.usage.input_tokens_details.cached_tokens
+    assert cached >= whole_blocks(daemon, first.usage.input_tokens)
+
+
+def test_a_runs_next_step_computes_no_whole_block_of_its_last_one_again(daemon: RealDaemon) -> None:
+    with daemon.client() as client:
+        asked = "Write five sentences about rivers."
+        stream = iter(client.responses.create(model="agent/teller", input=asked, stream=True))
+        events: list[Any] = [next(stream) for _ in range(8)]
+        run = run_of(events)
+        daemon.post(f"{run}/messages", {"content": "Now say goodbye."})
+        events += stream
+    assert events[-1].response.status == "completed"
+    one, two = daemon.get(run)["steps"]
+    assert two["cached_tokens"] >= whole_blocks(daemon, one["prompt_tokens"] + one["completion_tokens"] - 1)
+    assert two["prompt_tokens"] > one["prompt_tokens"] + one["completion_tokens"]
+
+
 def test_what_was_chosen_for_this_machine_is_told(daemon: RealDaemon) -> None:
     info = daemon.engine()["info"]
     assert info["name"] == "vllm"
@@ -281,11 +290,50 @@ def test_clients_that_drop_in_mid_stream_free_the_engine(daemon: RealDaemon) -> 
     until(idle, "nothing runs any more", 30)
 
 
+def kinds(events: list[Any]) -> list[str]:
+    """What the events of a response are, without those of its growing texts."""
+    return [event.type.removeprefix("response.") for event in events if not event.type.endswith(".delta")]
+
+
+def whole_blocks(daemon: RealDaemon, tokens: int) -> int:
+    """How many of so many tokens the KV cache can hold: it holds whole blocks."""
+    block: int = daemon.engine()["info"]["choices"]["block_size"]
+    return tokens // block * block
+
+
+def run_of(events: list[Any]) -> str:
+    """The path of the run that makes a response."""
+    return "/acu/v1/runs/" + str(events[0].response.id.replace("resp_", "run_"))
+
+
+def beginning_of_a_story(client: openai.OpenAI) -> tuple[Iterator[Any], list[Any]]:
+    """An agent's response that has begun to speak, and its first events."""
+    stream = iter(client.responses.create(model="agent/teller", input=STORY, stream=True))
+    return stream, [next(stream) for _ in range(24)]
+
+
+def check_went_on(daemon: RealDaemon, events: list[Any], seen: list[Any]) -> None:
+    """A response whose engine was lost in mid-stream is whole, and nothing of what was `seen` has changed."""
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [event.to_dict() for event in events[: len(seen)]] == [event.to_dict() for event in seen]
+    log = daemon.get(f"{run_of(events)}/events?limit=1000")["data"]
+    types = [event["type"] for event in log]
+    assert types.count("resumed") == 1
+    lost = types.index("resumed")
+    before = [token for event in log[:lost] if event["type"] == "said" for token in event["ids"]]
+    assert len(seen) - 4 <= len(before)  # a token each, but for the four that begin it
+    assert len(before) - 8 <= log[lost]["kept"] <= len(before)  # of a character's tokens all are kept or none
+    assert "said" in types[lost:]
+    said = "".join(event["text"] for event in log if event["type"] == "said")
+    assert said == events[-1].response.output_text
+
+
 def test_when_the_engine_is_killed_in_mid_stream_the_reader_is_told_and_the_next_engine_answers(
     cache: Path, tmp_path: Path
 ) -> None:
     with real_daemon(tmp_path / "d", cache, {"large": SMALL}) as running, running.client() as client:
         pids = running.engine()["info"]["pids"]
+        story, seen = beginning_of_a_story(client)
         stream = client.chat.completions.create(
             model="large", messages=CAPITAL, stream=True, max_tokens=1500, extra_body={"ignore_eos": True}
         )
@@ -303,20 +351,20 @@ def test_when_the_engine_is_killed_in_mid_stream_the_reader_is_told_and_the_next
         engine = running.engine()
         assert engine["restarts"] == 1
         assert not set(engine["info"]["pids"]) & set(pids)
+        # An agent's run went on behind the tokens that its client had seen.
+        check_went_on(running, [*seen, *story], seen)
 
 
 def test_after_kill_9_of_the_daemon_no_child_lives_and_a_new_daemon_starts(cache: Path, tmp_path: Path) -> None:
     orphans_before = orphaned_shared_memory()
+    seen: list[Any] = []
     for delay_s in (0.5, 3.0, 8.0, None):  # in the middle of its start, and when it serves
         with (
             real_daemon(tmp_path / "d", cache, {"large": SMALL}, wait=delay_s is None) as running,
             running.client() as client,
         ):
             if delay_s is None:
-                stream = client.chat.completions.create(
-                    model="large", messages=CAPITAL, stream=True, max_tokens=1500, extra_body={"ignore_eos": True}
-                )
-                next(iter(stream))
+                _, seen = beginning_of_a_story(client)
             else:
                 time.sleep(delay_s)
             children = running.children()
@@ -327,4 +375,7 @@ def test_after_kill_9_of_the_daemon_no_child_lives_and_a_new_daemon_starts(cache
     with real_daemon(tmp_path / "d", cache, {"large": SMALL}) as running, running.client() as client:
         answer = client.chat.completions.create(model="large", messages=CAPITAL, temperature=0)
         assert "Paris" in (answer.choices[0].message.content or "")
+        story = seen[0].response.id
+        until(lambda: client.responses.retrieve(story).status != "in_progress", "the story is told", 120)
+        check_went_on(running, list(client.responses.retrieve(story, stream=True)), seen)
     assert orphaned_shared_memory() <= orphans_before

@@ -22,7 +22,7 @@ from agentflow.prompt import ChatEncoder
 from agentflow.service import ServedModel
 from agentflow.tokenizer import ByteTokenizer
 from agentflow.tools.function import functions_of
-from benchmarks import agent, agentcache, agentdispatch, agentrouting, agentspeed, agentsteps, agenttools
+from benchmarks import agent, agentcache, agentdispatch, agentmany, agentrouting, agentspeed, agentsteps, agenttools
 from benchmarks.agentbench import AgentBench, AgentHost
 from benchmarks.agenthost import TOOLS, Host
 from benchmarks.agentscript import CLOSING, Forced, Tap, answer, braces, ideal_s
@@ -200,6 +200,17 @@ async def test_tools_begin_after_their_braces(bench: AgentBench, host: AgentHost
     assert 0 < bench.figures["dispatch_p50_ms"][0] <= bench.figures["dispatch_p99_ms"][0]
 
 
+async def test_of_many_runs_nothing_is_lost_held_or_left_and_the_cut_ones_are_timed(
+    bench: AgentBench, host: AgentHost
+) -> None:
+    await agentmany.measure(bench, host, 8, 0.2)
+    figures = bench.figures
+    assert [figures[key] for key in ("many_lost_events", "many_slots_held", "many_left")] == [[0], [0], [0]], (
+        bench.notes
+    )
+    assert 0 < figures["cancel_abort_p99_ms"][0] <= figures["cancel_abort_max_ms"][0]
+
+
 async def test_the_cache_is_off_where_it_is_said_to_be(bench: AgentBench, host: AgentHost) -> None:
     await agentcache.measure(bench, host, 300)
     assert bench.figures["cached_with_cache_off"] == [0.0]
@@ -207,7 +218,7 @@ async def test_the_cache_is_off_where_it_is_said_to_be(bench: AgentBench, host: 
 
 
 async def test_a_missing_generation_is_not_overlooked(host: AgentHost) -> None:
-    (host._folder / "taps.jsonl").touch()
+    (host.folder / "taps.jsonl").touch()
     with pytest.raises(NotMeasured, match="spoke 0 times"):
         host.taps(2)
 

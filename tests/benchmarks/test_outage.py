@@ -78,10 +78,12 @@ def test_nothing_is_lost_while_the_server_is_dead_and_the_box_comes_back(
 ) -> None:
     monkeypatch.setattr(cold, "RETRY_FIRST_S", 0.2)
     monkeypatch.setattr(cold, "RETRY_MOST_S", 1.0)
-    monkeypatch.setattr(outage, "STEADY_S", 1.0)
+    monkeypatch.setattr(outage, "STEADY_S", 0.5)
+    monkeypatch.setattr(outage, "ARCHIVE_EVERY_S", 0.3)
+    monkeypatch.setattr(outage, "REST_S", 1.0)
     monkeypatch.setattr(outage, "SIZES", {NOTES: 1800, MARKS: 300})
     monkeypatch.setattr(outage, "tune_process", lambda: None)  # it is for a process of its own
-    monkeypatch.setattr(sys, "argv", ["outage", "--seconds", "3", "--json", "--dir", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["outage", "--seconds", "2", "--json", "--dir", str(tmp_path)])
     status = outage.main()
     said = capsys.readouterr().out
     assert status == 0, said
