@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from acu.data import Data
     from agentflow.agents.agency import Agency
     from agentflow.agents.config import AgentConfig
+    from agentflow.library.embedderid import EmbedderId
     from agentflow.library.library import Library
     from agentflow.memory.agentmemory import AgentMemory, Keeping
+    from agentflow.memory.diary import Diary
     from agentflow.memory.memories import Memories
     from agentflow.service import Service
     from agentflow.tools.config import ToolsConfig
@@ -58,6 +60,10 @@ class Later:
         """Vectors as the library makes them. Raises DataUnavailable, and what an embedder does."""
         return await (await self.data.embedder()).embed(tenant, texts, background=background)
 
+    async def embedder(self) -> EmbedderId:
+        """Which model they are of. Raises DataUnavailable."""
+        return (await self.data.embedder()).id
+
     def keeping(self, tenant: str, run_id: str) -> Keeping | None:
         """How the memory of a run's agent is kept."""
         return self.service.agents.keeping(tenant, run_id)
@@ -83,10 +89,10 @@ class AgencyRoom:
             return cls(Agency({}, ToolSuite(config.tools, folder, {}).toolbox, later.state), None, folder.parent)
         small = "small" if "small" in config.models else None
         agents = {name: replace(agent, small_model=agent.small_model or small) for name, agent in config.agents.items()}
-        memories = _memories(config, later)
+        remembered = _remembered(config, later)
         try:
             documents = await asyncio.to_thread(_documents, config.tools)
-            own = _own_tools(config, memories, later)
+            own = _own_tools(config, remembered, later)
             suite = await ToolSuite.open(config.tools, folder, environ, own=own, documents=documents)
         except OSError as error:
             raise StartRefused(f"data_plane.path: {folder} cannot be used for tools' results: {error}") from error
@@ -97,7 +103,7 @@ class AgencyRoom:
         except StartRefused:
             await suite.close()
             raise
-        memory = None if memories is None else _memory(agents, suite.toolbox, memories, later)
+        memory = None if remembered is None else _memory(agents, suite.toolbox, remembered)
         return cls(Agency(agents, suite.toolbox, later.state, memory=memory), suite, folder.parent)
 
     def start(self, tasks: asyncio.TaskGroup, service: Service) -> None:
@@ -129,40 +135,77 @@ class AgencyRoom:
             await self._suite.close()
 
 
+async def check_tools(config: AcuConfig, environ: Mapping[str, str], refusals: Refusals) -> None:
+    """Note all for which `open` would refuse the tools or the agents' names of them, and which MCP servers could not be reached
+    at all. Python modules are imported by worker processes; no server is started or asked, and nothing is made.
+    """
+    from agentflow.tools.builtin import builtin_tools
+    from agentflow.tools.handles import HandleStore
+    from agentflow.tools.survey import survey
+    from agentflow.tools.toolbox import Toolbox
+
+    if not config.agents:  # as `open`: nothing of the tools is looked at
+        return
+    documents: dict[str, Any] = {}
+    for name, source in config.tools.http.items():
+        with refusals.noted():
+            documents[name] = _document(f"tools.http.{name}.document", source.document)
+    found = await survey(config.tools, environ, documents)
+    for problem in found.problems:
+        with refusals.noted():
+            raise StartRefused(problem)
+    later = Later()
+    own = _own_tools(config, _remembered(config, later), later)
+    with refusals.noted():
+        try:
+            toolbox = Toolbox(
+                (*builtin_tools(), *own, *found.tools), HandleStore(Path(config.data_plane.path) / RESULTS)
+            )
+        except AgentFlowError as error:
+            raise StartRefused(f"tools: {error}") from error
+        # Of a source that is wrong, or of an MCP server, nobody knows the names.
+        toolbox.changing = bool(found.problems or config.tools.mcp or len(documents) < len(config.tools.http))
+        _check_tools(config.agents, toolbox)
+
+
 def _documents(config: ToolsConfig) -> dict[str, Any]:
     """The OpenAPI documents of the configuration. Blocks. Raises StartRefused."""
-    found: dict[str, Any] = {}
-    for name, source in config.http.items():
-        field = f"tools.http.{name}.document"
-        try:
-            document = yaml.load(Path(source.document).read_bytes(), Loader=yaml.CSafeLoader)
-        except OSError as error:
-            raise StartRefused(f"{field}: {source.document} cannot be read: {error.strerror}") from error
-        except yaml.YAMLError as error:
-            raise StartRefused(f"{field}: {source.document} is neither JSON nor YAML: {error}") from error
-        if not isinstance(document, dict):
-            raise StartRefused(f"{field}: {source.document} is no OpenAPI document, which is an object")
-        found[name] = document
-    return found
+    return {name: _document(f"tools.http.{name}.document", source.document) for name, source in config.http.items()}
 
 
-def _memories(config: AcuConfig, later: Later) -> Memories | None:
-    """Where agents remember; None without a model that makes embeddings."""
+def _document(field: str, path: str) -> Any:
+    """Blocks. Raises StartRefused."""
+    try:
+        document = yaml.load(Path(path).read_bytes(), Loader=yaml.CSafeLoader)
+    except OSError as error:
+        raise StartRefused(f"{field}: {path} cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise StartRefused(f"{field}: {path} is neither JSON nor YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise StartRefused(f"{field}: {path} is no OpenAPI document, which is an object")
+    return document
+
+
+def _remembered(config: AcuConfig, later: Later) -> tuple[Memories, Diary] | None:
+    """Where agents remember, and what writes there; None without a model that makes embeddings."""
+    from agentflow.memory.diary import Diary
     from agentflow.memory.memories import Memories
 
-    embeds = any(model_role(key, model) == "embed" for key, model in config.models.items())
-    return Memories(later.plane, later.embed) if embeds else None
+    if not any(model_role(key, model) == "embed" for key, model in config.models.items()):
+        return None
+    memories = Memories(later.plane, later.embed, later.embedder)
+    return memories, Diary(memories, later.state)
 
 
-def _own_tools(config: AcuConfig, memories: Memories | None, later: Later) -> tuple[Tool, ...]:
+def _own_tools(config: AcuConfig, remembered: tuple[Memories, Diary] | None, later: Later) -> tuple[Tool, ...]:
     """The tools of memory and of files, of which some agent names one: `*` alone means those that were configured."""
     from agentflow.tools.filesearch import FileSearch
     from agentflow.tools.remembering import remembering_tools
 
-    if memories is None:
+    if remembered is None:
         return ()
     named = {name for agent in config.agents.values() for name in agent.tools if name != "*"}
-    tools = (*remembering_tools(memories, later.keeping), FileSearch(later.library))
+    tools = (*remembering_tools(*remembered, later.keeping), FileSearch(later.library))
     return tuple(tool for tool in tools if any(_stands_for(name, tool.spec.name) for name in named))
 
 
@@ -172,14 +215,14 @@ def _stands_for(name: str, tool: str) -> bool:
 
 
 def _memory(
-    agents: Mapping[str, AgentConfig], toolbox: Toolbox, memories: Memories, later: Later
+    agents: Mapping[str, AgentConfig], toolbox: Toolbox, remembered: tuple[Memories, Diary]
 ) -> AgentMemory | None:
     """The memory of agents, where one has any."""
     from agentflow.memory.agentmemory import AgentMemory
 
     if all(not agent.memory.recall and agent.memory.remember == "none" for agent in agents.values()):
         return None
-    return AgentMemory(agents, toolbox.specs(), memories, later.state)
+    return AgentMemory(agents, toolbox.specs(), *remembered)
 
 
 def _check_tools(agents: Mapping[str, AgentConfig], toolbox: Toolbox) -> None:

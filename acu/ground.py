@@ -9,11 +9,12 @@ all of it for `acu config check`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import ssl
 import stat
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,12 +62,20 @@ def survey(loaded: LoadedConfig, environ: MutableMapping[str, str]) -> Ground:
     return Ground(loaded=loaded, handover=handover, report=report, plans=plans, tls=tls, environ=dict(environ))
 
 
-def check(config: AcuConfig) -> tuple[str, ...]:
-    """Look at everything that a start would refuse, besides its sockets: what it would warn of. Raises StartRefused."""
+def check(config: AcuConfig, tools: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Look at everything that a start would refuse, besides its sockets: what it would warn of. Raises StartRefused.
+
+    `tools`: the environment that agents' tools get a part of; None: tools are not looked at. It takes seconds, for Python modules
+    are imported, each by a process of its own.
+    """
     refusals = Refusals()
     with refusals.noted():
         read_keys(config.network.api_keys_file)
     plans, _ = _look(config, probe_machine(), refusals)
+    if tools is not None and config.agents:
+        from acu.agency import check_tools
+
+        asyncio.run(check_tools(config, tools, refusals))
     refusals.tell()
     return tuple(warning for plan in plans for warning in plan.ignored)
 

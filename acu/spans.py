@@ -127,6 +127,7 @@ class SpanForm(Struct, frozen=True):
             "acu.run.why": part.why,
             "acu.run.steps": part.steps,
             "acu.run.calls": part.calls,
+            **_conversation(part),
         }
         failed = part.end in ("failed", "cancelled")
         if failed:
@@ -147,6 +148,7 @@ class SpanForm(Struct, frozen=True):
             **_chat("chat", part.model),
             "acu.run.id": part.run_id,
             "acu.step": part.number,
+            **_conversation(part),
         }
         measured = part.measured
         if measured is None:
@@ -224,6 +226,11 @@ class _Times(TypedDict):
 
 def _times(part: Part) -> _Times:
     return _Times(began_ns=part.began_ms * _MS, ended_ns=part.ended_ms * _MS)
+
+
+def _conversation(part: Part) -> dict[str, Attribute]:
+    """The conversation, or the chain of responses, that a run belongs to, where it is known."""
+    return {"gen_ai.conversation.id": part.run.conversation} if part.run.conversation else {}
 
 
 def _chat(operation: str, model: str) -> dict[str, Attribute]:

@@ -11,6 +11,39 @@ ContextLength = Annotated[int, Meta(ge=16)]
 Sequences = Annotated[int, Meta(ge=1, le=4096)]
 StepTokens = Annotated[int, Meta(ge=32)]
 Mebibytes = Annotated[int, Meta(ge=16)]
+ToolFormat = Literal[
+    "auto",
+    "hermes",
+    "llama3",
+    "mistral",
+    "pythonic",
+    "bare",
+    "none",
+    "vllm:deepseek_v3",
+    "vllm:deepseek_v31",
+    "vllm:deepseek_v32",
+    "vllm:deepseek_v4",
+    "vllm:dots",
+    "vllm:glm45",
+    "vllm:glm47",
+    "vllm:granite",
+    "vllm:granite-20b-fc",
+    "vllm:hunyuan_a13b",
+    "vllm:internlm",
+    "vllm:jamba",
+    "vllm:kimi_k2",
+    "vllm:ling3",
+    "vllm:longcat",
+    "vllm:mimo",
+    "vllm:minimax_m2",
+    "vllm:phi4_mini_json",
+    "vllm:qwen3_coder",
+    "vllm:qwen3_xml",
+    "vllm:seed_oss",
+    "vllm:step3p5",
+    "vllm:xlam",
+]
+"""How a model writes tool calls; those with a prefix are read by vLLM's parser of that name."""
 
 
 class SamplingConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -94,10 +127,11 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         Meta(description="Type of weights and activations. auto: by what the processor computes fastest."),
     ] = "auto"
     tool_format: Annotated[
-        Literal["auto", "hermes", "llama3", "mistral", "pythonic", "bare", "none"],
+        ToolFormat,
         Meta(
             description="How the model writes tool calls. auto: read off its chat template; hermes if that knows no tools. "
-            "bare: any JSON object that names a tool."
+            "bare: any JSON object that names a tool. vllm:NAME: read by vLLM's tool parser NAME, call by call; vLLM must be "
+            "installed, whichever engine runs the model."
         ),
     ] = "auto"
     chat_template: Annotated[

@@ -28,13 +28,14 @@ class ToolCall(Struct, frozen=True):
 
 
 class Message(Struct, frozen=True):
-    """One turn of a conversation."""
+    """One turn of a conversation. `at`: when a tool's result came, in milliseconds since 1970; 0 where nobody knows."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | None = None
     name: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    at: int = 0
 
 
 class Tool(Struct, frozen=True):

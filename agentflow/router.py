@@ -9,6 +9,10 @@ model reasons with all of them. `aggregate`: results of tools are there, and the
 script (routing/semantic.py). Each is divided by its scale and they are added, as logarithms of odds are; what needs no tool
 starts with `direct_prior`. The scores are the softmax of the sums: from 0 to 1, and 1 together.
 
+**Earlier turns.** A short follow-up that says nothing of a tool by itself ("and in Rome?"), where no call is known that it could
+be of, is read together with the user's last turn before it that is none, as one turn. So it is where a client's history has
+texts alone. Not where that turn's words are those of what needs no tool, and want no tool clearly.
+
 **Decision**, in this order:
 
 1. With results: aggregate. Without tools, or without a word: answer.
@@ -47,8 +51,10 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 _JOINTS = re.compile(JOINTS, re.IGNORECASE)
 _HEADS = tuple(tuple(units(head)) for head in FOLLOW_UP_HEADS)
 _TAILS = tuple(tuple(units(tail)) for tail in FOLLOW_UP_TAILS)
+_ASKS = re.compile(r"[?？呢]|换成|\b(?:about|at|for|from|in|of|on|to|with)\b", re.IGNORECASE)  # noqa: RUF001 - Chinese
 _NOTHING = Match()
 PARTS = 16  # nobody asks for more at once, and each is scored
+EARLIER = 4  # turns before, that are looked at
 LIKE = 0.2  # a cosine below this is no reason that a person would see
 
 
@@ -83,11 +89,13 @@ class Turn(Struct, frozen=True, kw_only=True):
     """What a user said, and where the conversation stands.
 
     `results_present`: tools' results have come since. `previous_tool`: the one tool that was called for the turn before.
+    `earlier`: what the user said before, the last first.
     """
 
     text: str
     results_present: bool = False
     previous_tool: str | None = None
+    earlier: tuple[str, ...] = ()
 
 
 class Decision(Struct, frozen=True, kw_only=True):
@@ -138,6 +146,7 @@ class Router:
 
     def to_embed(self, turn: Turn) -> str | None:
         """The text whose vector `decide` is to get; None where a vector would change nothing, or words are decisive."""
+        turn, _ = self._whole(turn)
         text = excerpt(turn.text)
         found = units(text)
         if self._semantic is None or turn.results_present or len(self._cards) == 1 or not found:
@@ -147,7 +156,7 @@ class Router:
         *tools, direct = self._scored(text, None)
         if max(scored.score for scored in (*tools, direct)) >= self._thresholds.decisive:
             return None
-        if self._several(text, tools) or self._followed_up(turn, found, tools):
+        if self._several(text, tools) or self._followed_up(turn, tools):
             return None
         return embedded(turn.text)
 
@@ -160,13 +169,44 @@ class Router:
             return Decision(route="aggregate", reasons=("results of tools are there",))
         if len(self._cards) == 1:
             return Decision(route="answer", reasons=("there are no tools",))
+        turn, before = self._whole(turn)
         text = excerpt(turn.text)
         found = units(text)
         if not found:
             return Decision(route="answer", reasons=("the turn has no words",))
         *tools, direct = self._scored(text, vector)
         tools.sort(key=lambda scored: -scored.score)
-        return self._several(text, tools) or self._followed_up(turn, found, tools) or self._compared(tools, direct)
+        decision = self._several(text, tools) or self._followed_up(turn, tools) or self._compared(tools, direct)
+        if before:
+            told = f'a short follow-up, read together with "{_shown(before)}"'
+            return structs.replace(decision, reasons=(told, *decision.reasons))
+        return decision
+
+    def _whole(self, turn: Turn) -> tuple[Turn, str]:
+        """The turn, with the earlier one in front that a follow-up leaves its question to; and that one, or nothing."""
+        if turn.results_present or turn.previous_tool is not None or not self._is_follow_up(turn.text):
+            return turn, ""
+        if not _ASKS.search(turn.text):  # "and thank you" begins as a follow-up does
+            return turn, ""
+        before = next((text for text in turn.earlier[:EARLIER] if not self._is_follow_up(text)), "")
+        if not before or self._speaks_for(turn.text) or self._speaks_for(before) == "direct":
+            return turn, ""
+        return Turn(text=f"{excerpt(before)}\n{turn.text}"), before
+
+    def _is_follow_up(self, text: str) -> bool:
+        """Whether a text is short, and begins or ends as a follow-up does."""
+        found = tuple(units(excerpt(text)))
+        if len(found) > self._thresholds.follow_up_units:
+            return False
+        return any(found[: len(head)] == head for head in _HEADS) or any(found[-len(tail) :] == tail for tail in _TAILS)
+
+    def _speaks_for(self, text: str) -> Literal["tool", "direct", ""]:
+        """Whether a text's words want a tool clearly, or else are those of what needs none."""
+        *tools, direct = self._scored(excerpt(text), None)
+        tools.sort(key=lambda scored: -scored.score)
+        if self._is_clear(tools, direct):
+            return "tool"
+        return "direct" if direct.reason else ""
 
     def _several(self, text: str, tools: list[_Scored]) -> Decision | None:
         """Parts of the turn that clearly want different tools."""
@@ -187,15 +227,12 @@ class Router:
         )
         return self._decision("reason", tools, *reasons)
 
-    def _followed_up(self, turn: Turn, found: list[str], tools: list[_Scored]) -> Decision | None:
+    def _followed_up(self, turn: Turn, tools: list[_Scored]) -> Decision | None:
         """The tool of the turn before, asked again."""
-        if turn.previous_tool is None or len(found) > self._thresholds.follow_up_units:
+        if turn.previous_tool is None:
             return None
         previous = next((scored for scored in tools if scored.card.name == turn.previous_tool), None)
-        as_one = tuple(found)
-        if previous is None or not (
-            any(as_one[: len(head)] == head for head in _HEADS) or any(as_one[-len(tail) :] == tail for tail in _TAILS)
-        ):
+        if previous is None or not self._is_follow_up(turn.text):
             return None
         *said, _ = self._scored(turn.text, None)  # by its words: so short a text has little meaning of its own
         rival = max(said, key=lambda scored: scored.score)

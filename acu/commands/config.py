@@ -31,7 +31,8 @@ One YAML file, of which every part may be left out. The first that is named or f
 - A `models` section in the file replaces the default models as a whole.
 - Unknown keys, unknown `ACU_` variables and ill-typed values are refused; the message names the nearest known key.
 - Paths may begin with `~`; relative ones count from the file's folder.
-- `acu config check FILE` tells every problem for which `acu serve -c FILE` would not start, ports and sockets aside;
+- `acu config check FILE` tells every problem for which `acu serve -c FILE` would not start, ports and sockets aside, and what
+  is wrong with the tools of agents (`--no-tools`: not that);
   `acu config show` the effective values and where each came from, `acu config get network.unix_socket` one effective value;
   `acu config schema` prints the JSON schema. This page is the output of `acu config reference`.
 """
@@ -47,6 +48,9 @@ Tell every problem for which `acu serve -c FILE` would refuse to start, as far a
 keys and ill-typed values, keys and certificates that cannot be used, models that are missing or do not fit, an audit log
 that may not be written. No port or socket is tried, nothing is made, and nothing opened for writing (so a pipe that nobody
 reads passes as an audit log). Variables ACU_SECTION__FIELD count only when no FILE is given.
+
+Where there are agents, their tools are looked at: Python modules are imported, each by a process of its own as the daemon does;
+OpenAPI documents and secrets' files are read; the programs of MCP servers must be there. No server is started or asked.
 """
 
 
@@ -63,6 +67,7 @@ def add_arguments(subparsers: Any) -> None:
         allow_abbrev=False,
     )
     check.add_argument("file", metavar="FILE", nargs="?", type=Path, help="default: what `acu serve` would read now")
+    check.add_argument("--no-tools", action="store_true", help="do not look at agents' tools: import no Python module")
     add_config_option(check)
     show = actions.add_parser("show", help="the effective configuration, and where each value came from")
     show.add_argument("--json", action="store_true", help="as JSON")
@@ -81,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.action == "reference":
         out(reference().rstrip())
     elif args.action == "check":
-        check_file(args.file or args.config)
+        check_file(args.file or args.config, tools=not args.no_tools)
     else:
         loaded = load(process_environment(), file=args.config, gpu_present=gpu_present())
         if args.action == "get":
@@ -92,8 +97,8 @@ def run(args: argparse.Namespace) -> int:
     return exits.OK
 
 
-def check_file(named: Path | None) -> None:
-    """Look for what a start would refuse. Raises ConfigError or StartRefused, with all of it.
+def check_file(named: Path | None, *, tools: bool = True) -> None:
+    """Look for what a start would refuse, and at agents' tools. Raises ConfigError or StartRefused, with all of it.
 
     A file that is named is judged by itself: variables that set fields here may be set otherwise where it is used.
     """
@@ -101,7 +106,7 @@ def check_file(named: Path | None) -> None:
     if named is not None:
         environ = {name: value for name, value in environ.items() if not name.startswith("ACU_")}
     loaded = load(environ, file=named, gpu_present=gpu_present())
-    for warning in check(loaded.config):
+    for warning in check(loaded.config, environ if tools else None):
         sys.stderr.write(f"acu: {printable(warning)}\n")
     out(f"{loaded.file or 'the defaults (there is no file)'}: valid")
 

@@ -244,6 +244,8 @@ def _outcome(call: dict[str, Any]) -> str:
         return "error" if call["is_error"] else "ok"
     if call["started_at"] is not None:
         return "going on"
+    if call.get("clients"):
+        return "the caller's"
     return "asks to be allowed" if call.get("approval") == "asked" else "waits"
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import msgspec
 from aiohttp import web
 
+from acu.http.entry import BODY_REFUSALS, READ_REFUSALS, WRITE_REFUSALS, Entry, bound
 from acu.http.exchange import Exchange
-from acu.http.library import BODY_REFUSALS, READ_REFUSALS, WRITE_REFUSALS
 from acu.http.paging import ends
 from acu.http.responses import ItemsQuery, items_request
 from acu.http.route import Answer, Route
@@ -80,98 +79,6 @@ async def delete_item(service: Service, exchange: Exchange) -> web.StreamRespons
     return exchange.json(msgspec.json.encode(conversation_object(left)))
 
 
-def routes(service: Service) -> tuple[Route, ...]:
-    """The endpoints' entries in the table."""
-    conversation: dict[int, tuple[Answer, ...]] = {200: (Answer("The conversation.", body=ConversationObject),)}
-    page: dict[int, tuple[Answer, ...]] = {200: (Answer("A page of items.", body=ItemList),)}
-    return (
-        Route(
-            method="POST",
-            path="/v1/conversations",
-            endpoint=partial(create, service),
-            scope="inference",
-            name="createConversation",
-            summary="Make a conversation.",
-            body=ConversationBody,
-            answers=conversation,
-            refusals=BODY_REFUSALS,
-        ),
-        Route(
-            method="GET",
-            path=CONVERSATION,
-            endpoint=partial(retrieve, service),
-            scope="inference",
-            name="retrieveConversation",
-            summary="One conversation.",
-            answers=conversation,
-            refusals=READ_REFUSALS,
-        ),
-        Route(
-            method="POST",
-            path=CONVERSATION,
-            endpoint=partial(update, service),
-            scope="inference",
-            name="updateConversation",
-            summary="Give a conversation other metadata.",
-            body=ConversationUpdateBody,
-            answers=conversation,
-            refusals=BODY_REFUSALS,
-        ),
-        Route(
-            method="DELETE",
-            path=CONVERSATION,
-            endpoint=partial(delete, service),
-            scope="inference",
-            name="deleteConversation",
-            summary="Remove a conversation with its items.",
-            answers={200: (Answer("It is gone.", body=ConversationDeleted),)},
-            refusals=WRITE_REFUSALS,
-        ),
-        Route(
-            method="POST",
-            path=ITEMS,
-            endpoint=partial(add_items, service),
-            scope="inference",
-            name="createConversationItems",
-            summary="Add items to a conversation.",
-            body=ConversationItemsBody,
-            answers=page,
-            refusals=BODY_REFUSALS,
-        ),
-        Route(
-            method="GET",
-            path=ITEMS,
-            endpoint=partial(list_items, service),
-            scope="inference",
-            name="listConversationItems",
-            summary="A conversation's items.",
-            query=ItemsQuery,
-            answers=page,
-            refusals=READ_REFUSALS,
-        ),
-        Route(
-            method="GET",
-            path=ITEM,
-            endpoint=partial(retrieve_item, service),
-            scope="inference",
-            name="retrieveConversationItem",
-            summary="One item of a conversation.",
-            answers={200: (Answer("The item.", body=ItemObject),)},
-            refusals=READ_REFUSALS,
-        ),
-        Route(
-            method="DELETE",
-            path=ITEM,
-            endpoint=partial(delete_item, service),
-            scope="inference",
-            name="deleteConversationItem",
-            summary="Remove an item from a conversation.",
-            answers=conversation,
-            refusals=WRITE_REFUSALS,
-        ),
-    )
-
-
 def _listed(exchange: Exchange, items: Sequence[Item], *, has_more: bool) -> web.StreamResponse:
     first, last = ends(items)
     listed = ItemList(data=[item_object(item) for item in items], first_id=first, last_id=last, has_more=has_more)
@@ -180,3 +87,90 @@ def _listed(exchange: Exchange, items: Sequence[Item], *, has_more: bool) -> web
 
 def _id(exchange: Exchange) -> str:
     return exchange.path_arguments["conversation_id"]
+
+
+_CONVERSATION = (Answer("The conversation.", body=ConversationObject),)
+_PAGE = (Answer("A page of items.", body=ItemList),)
+TABLE: tuple[Entry[Service], ...] = (
+    Entry(
+        method="POST",
+        path="/v1/conversations",
+        endpoint=create,
+        name="createConversation",
+        summary="Make a conversation.",
+        body=ConversationBody,
+        answers=_CONVERSATION,
+        refusals=BODY_REFUSALS,
+    ),
+    Entry(
+        method="GET",
+        path=CONVERSATION,
+        endpoint=retrieve,
+        name="retrieveConversation",
+        summary="One conversation.",
+        answers=_CONVERSATION,
+        refusals=READ_REFUSALS,
+    ),
+    Entry(
+        method="POST",
+        path=CONVERSATION,
+        endpoint=update,
+        name="updateConversation",
+        summary="Give a conversation other metadata.",
+        body=ConversationUpdateBody,
+        answers=_CONVERSATION,
+        refusals=BODY_REFUSALS,
+    ),
+    Entry(
+        method="DELETE",
+        path=CONVERSATION,
+        endpoint=delete,
+        name="deleteConversation",
+        summary="Remove a conversation with its items.",
+        answers=(Answer("It is gone.", body=ConversationDeleted),),
+        refusals=WRITE_REFUSALS,
+    ),
+    Entry(
+        method="POST",
+        path=ITEMS,
+        endpoint=add_items,
+        name="createConversationItems",
+        summary="Add items to a conversation.",
+        body=ConversationItemsBody,
+        answers=_PAGE,
+        refusals=BODY_REFUSALS,
+    ),
+    Entry(
+        method="GET",
+        path=ITEMS,
+        endpoint=list_items,
+        name="listConversationItems",
+        summary="A conversation's items.",
+        query=ItemsQuery,
+        answers=_PAGE,
+        refusals=READ_REFUSALS,
+    ),
+    Entry(
+        method="GET",
+        path=ITEM,
+        endpoint=retrieve_item,
+        name="retrieveConversationItem",
+        summary="One item of a conversation.",
+        answers=(Answer("The item.", body=ItemObject),),
+        refusals=READ_REFUSALS,
+    ),
+    Entry(
+        method="DELETE",
+        path=ITEM,
+        endpoint=delete_item,
+        name="deleteConversationItem",
+        summary="Remove an item from a conversation.",
+        answers=_CONVERSATION,
+        refusals=WRITE_REFUSALS,
+    ),
+)
+
+
+def routes(service: Service) -> tuple[Route, ...]:
+    """The endpoints' entries in the table."""
+    return bound(TABLE, service)

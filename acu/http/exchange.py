@@ -84,6 +84,7 @@ class Exchange:
         "queue_s",
         "request",
         "route",
+        "run_id",
         "started_at",
         "status",
         "streamed",
@@ -103,6 +104,7 @@ class Exchange:
         self.capacity: Callable[[str | None], Capacity] | None = None  # of a rate limited route, once it is admitted
         self.body = b""
         self.model: str | None = None
+        self.run_id: str | None = None  # of a run that answers, once it has begun
         self.streamed = False
         self.status = 0
         self.error_code: str | None = None
@@ -156,6 +158,8 @@ class Exchange:
             "openai-processing-ms": str(int((time.monotonic() - self.started_at) * 1000)),
             "server": "acu",
         }
+        if self.run_id is not None:
+            headers["x-acu-run-id"] = self.run_id
         if self.capacity is not None:
             headers |= ratelimit_headers(self.capacity(self.model))
         return headers

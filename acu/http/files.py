@@ -18,9 +18,10 @@ from aiohttp import web
 
 from acu.http.disk import on_disk
 from acu.http.disposition import attachment
+from acu.http.entry import FORM_REFUSALS, READ_REFUSALS, WRITE_REFUSALS, Entry, bound
 from acu.http.errors import HttpError
 from acu.http.exchange import Exchange, encoded
-from acu.http.library import FORM_REFUSALS, READ_REFUSALS, WRITE_REFUSALS, LibraryRoute, LibrarySource, bound
+from acu.http.library import LibrarySource
 from acu.http.multipart import Uploads
 from acu.http.paging import FilesQuery, decode_query, ends, given, page_request
 from acu.http.route import Answer, Route
@@ -95,41 +96,41 @@ async def content(library: LibrarySource, exchange: Exchange) -> web.StreamRespo
 
 
 TABLE: Final = (
-    LibraryRoute(
+    Entry(
         method="GET",
         path="/v1/files",
         endpoint=listing,
         name="listFiles",
         summary="The caller's files.",
         query=FilesQuery,
-        answer=Answer("A page of them.", body=FileList),
+        answers=(Answer("A page of them.", body=FileList),),
         refusals=READ_REFUSALS,
     ),
-    LibraryRoute(
+    Entry(
         method="GET",
         path="/v1/files/{file_id}",
         endpoint=retrieve,
         name="retrieveFile",
         summary="What is known of a file.",
-        answer=Answer("The file's object.", body=File),
+        answers=(Answer("The file's object.", body=File),),
         refusals=READ_REFUSALS,
     ),
-    LibraryRoute(
+    Entry(
         method="DELETE",
         path="/v1/files/{file_id}",
         endpoint=delete,
         name="deleteFile",
         summary="Remove a file, also from every vector store that has it.",
-        answer=Answer("It is gone.", body=FileDeleted),
+        answers=(Answer("It is gone.", body=FileDeleted),),
         refusals=WRITE_REFUSALS,
     ),
-    LibraryRoute(
+    Entry(
         method="GET",
         path="/v1/files/{file_id}/content",
         endpoint=content,
         name="downloadFile",
         summary="The bytes of a file.",
-        answer=Answer("All of them. The type follows from the file's name.", "*/*"),
+        answers=(Answer("All of them. The type follows from the file's name.", "*/*"),),
         refusals=READ_REFUSALS,
     ),
 )
@@ -138,14 +139,14 @@ TABLE: Final = (
 
 def routes(library: LibrarySource, uploads: Uploads) -> tuple[Route, ...]:
     """The endpoints' entries in the table."""
-    creation = LibraryRoute(
+    creation = Entry(
         method="POST",
         path="/v1/files",
         endpoint=partial(create, uploads),
         name="createFile",
         summary="Upload a file.",
         form=FileForm,
-        answer=Answer("The file is kept.", body=File),
+        answers=(Answer("The file is kept.", body=File),),
         refusals=FORM_REFUSALS,
     )
     return bound((creation, *TABLE), library)

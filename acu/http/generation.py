@@ -71,6 +71,7 @@ def generating(kind: Kind[BodyT, RequestT], service: Service) -> Endpoint:
         request = kind.request(body, Envelope(answer_id, exchange.caller, exchange.deadline_s(), defaults))
         form = kind.form(answer_id, body, request)
         async with aclosing(await kind.call(request)) as events:
+            exchange.run_id = events.run_id
             created = int(time.time())
             try:
                 if body.stream:

@@ -39,6 +39,14 @@ RATELIMIT_HEADERS = {
     for name, meaning in HEADERS.items()
 }
 
+NAME_RUNS = ("createChatCompletion", "createResponse")
+RUN_HEADER = {
+    "x-acu-run-id": {
+        "description": "The run that answers, which /acu/v1/runs tells of; not with a plain model's chat completion.",
+        "schema": {"type": "string", "pattern": "^run_[0-9a-f]{24}$"},
+    }
+}
+
 ANY_REQUEST = (400, 405, 408, 431, 500, 503)  # what a request may meet wherever it goes
 
 
@@ -159,6 +167,9 @@ def _responses(route: Route, schemas: dict[int, Any]) -> dict[str, Any]:
     if route.rate_limited:
         for told in responses.keys() - BEFORE_ADMISSION:
             responses[told]["headers"] = RATELIMIT_HEADERS
+    if route.name in NAME_RUNS:
+        for status in route.answers:
+            responses[str(status)]["headers"] = {**responses[str(status)].get("headers", {}), **RUN_HEADER}
     return responses
 
 

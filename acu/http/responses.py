@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from contextlib import aclosing
-from functools import partial
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -12,6 +11,7 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 from multidict import MultiDict
 
+from acu.http.entry import Entry, bound
 from acu.http.errors import BadRequest, translate
 from acu.http.exchange import Exchange, encoded, new_id
 from acu.http.generation import REFUSALS
@@ -58,6 +58,7 @@ async def create(service: Service, exchange: Exchange) -> web.StreamResponse:
     envelope = Envelope(new_id("resp-"), exchange.caller, exchange.deadline_s(), defaults)
     new = new_response(body, envelope)
     async with aclosing(await service.responses.create(new)) as stream:
+        exchange.run_id = stream.run_id
         try:
             if body.stream:
                 return await stream_response(exchange, stream)
@@ -102,66 +103,64 @@ def items_request(exchange: Exchange) -> PageRequest:
     return PageRequest(limit=query.limit, order=query.order, after=given(query.after))
 
 
+_ANSWER = Answer("The response.", body=ResponseObject)
+_STREAM = Answer("With `stream`: its events as they come.", "text/event-stream", ResponseStreamEvent)
+TABLE: tuple[Entry[Service], ...] = (
+    Entry(
+        method="POST",
+        path="/v1/responses",
+        endpoint=create,
+        name="createResponse",
+        summary="Answer, with a model or an agent, and keep the answer.",
+        body=ResponseBody,
+        answers=(_ANSWER, _STREAM),
+        refusals=(*REFUSALS, 507),
+        rate_limited=True,
+    ),
+    Entry(
+        method="GET",
+        path=RESPONSE,
+        endpoint=retrieve,
+        name="retrieveResponse",
+        summary="A response as it stands, or its events from any number on.",
+        query=RetrieveQuery,
+        answers=(_ANSWER, _STREAM),
+        refusals=(404,),
+    ),
+    Entry(
+        method="DELETE",
+        path=RESPONSE,
+        endpoint=delete,
+        name="deleteResponse",
+        summary="Forget a response.",
+        answers=(Answer("It is gone.", body=ResponseDeleted),),
+        refusals=(404, 507),
+    ),
+    Entry(
+        method="GET",
+        path=f"{RESPONSE}/input_items",
+        endpoint=input_items,
+        name="listResponseInputItems",
+        summary="The items that came with a response's request.",
+        query=ItemsQuery,
+        answers=(Answer("A page of them.", body=ItemList),),
+        refusals=(404,),
+    ),
+    Entry(
+        method="POST",
+        path=f"{RESPONSE}/cancel",
+        endpoint=cancel,
+        name="cancelResponse",
+        summary="End a response that is made in the background.",
+        answers=(_ANSWER,),
+        refusals=(404,),
+    ),
+)
+
+
 def routes(service: Service) -> tuple[Route, ...]:
     """The endpoints' entries in the table."""
-    answer = Answer("The response.", body=ResponseObject)
-    stream = Answer("With `stream`: its events as they come.", "text/event-stream", ResponseStreamEvent)
-    return (
-        Route(
-            method="POST",
-            path="/v1/responses",
-            endpoint=partial(create, service),
-            scope="inference",
-            name="createResponse",
-            summary="Answer, with a model or an agent, and keep the answer.",
-            body=ResponseBody,
-            answers={200: (answer, stream)},
-            refusals=(*REFUSALS, 507),
-            rate_limited=True,
-        ),
-        Route(
-            method="GET",
-            path=RESPONSE,
-            endpoint=partial(retrieve, service),
-            scope="inference",
-            name="retrieveResponse",
-            summary="A response as it stands, or its events from any number on.",
-            query=RetrieveQuery,
-            answers={200: (answer, stream)},
-            refusals=(404,),
-        ),
-        Route(
-            method="DELETE",
-            path=RESPONSE,
-            endpoint=partial(delete, service),
-            scope="inference",
-            name="deleteResponse",
-            summary="Forget a response.",
-            answers={200: (Answer("It is gone.", body=ResponseDeleted),)},
-            refusals=(404, 507),
-        ),
-        Route(
-            method="GET",
-            path=f"{RESPONSE}/input_items",
-            endpoint=partial(input_items, service),
-            scope="inference",
-            name="listResponseInputItems",
-            summary="The items that came with a response's request.",
-            query=ItemsQuery,
-            answers={200: (Answer("A page of them.", body=ItemList),)},
-            refusals=(404,),
-        ),
-        Route(
-            method="POST",
-            path=f"{RESPONSE}/cancel",
-            endpoint=partial(cancel, service),
-            scope="inference",
-            name="cancelResponse",
-            summary="End a response that is made in the background.",
-            answers={200: (answer,)},
-            refusals=(404,),
-        ),
-    )
+    return bound(TABLE, service)
 
 
 async def _answer(exchange: Exchange, state: ResponseState) -> web.StreamResponse:

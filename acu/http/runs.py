@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from aiohttp import web
 
+from acu.http.entry import READ_REFUSALS, Entry, bound
 from acu.http.errors import BadRequest
 from acu.http.exchange import Exchange, encoded
 from acu.http.paging import decode_query, ends, given
-from acu.http.route import Answer, Endpoint, Route
+from acu.http.route import Answer, Route
 from acu.http.runstream import stream_run
 from acu.http.wire.decode import clean_text
 from acu.http.wire.runs import (
@@ -104,96 +105,88 @@ async def delete(runs: Source, exchange: Exchange) -> web.StreamResponse:
     return exchange.json(msgspec.json.encode(RunDeleted(id=run_id(exchange))))
 
 
+_NOW = (Answer("The run as it is now.", body=RunSummary),)
+_BODY_REFUSALS = (404, 408, 409, 413, 415, 417, 507)
+TABLE: tuple[Entry[Source], ...] = (
+    Entry(
+        method="GET",
+        path=RUNS,
+        endpoint=listing,
+        name="listRuns",
+        summary="The caller's runs, the newest first: those that are stored, and those that go on.",
+        query=RunsQuery,
+        answers=(Answer("A page of them.", body=RunList),),
+        refusals=READ_REFUSALS,
+    ),
+    Entry(
+        method="GET",
+        path=RUN,
+        endpoint=retrieve,
+        name="retrieveRun",
+        summary="What happened in a run: steps, calls, times and figures. Of one in mid-flight: so far.",
+        answers=(Answer("The account.", body=RunAccount),),
+        refusals=READ_REFUSALS,
+    ),
+    Entry(
+        method="GET",
+        path=f"{RUN}/events",
+        endpoint=events,
+        name="listRunEvents",
+        summary="A run's log: a page of it, or all that was and comes, as a stream.",
+        query=RunEventsQuery,
+        answers=(
+            Answer("A page of it.", body=RunEventList),
+            Answer("With `stream`: what there is, and what comes.", "text/event-stream", RunEventObject),
+        ),
+        refusals=READ_REFUSALS,
+    ),
+    *(
+        Entry(
+            method="POST",
+            path=f"{RUN}/{how}",
+            endpoint=partial(steer, how),
+            name=f"{how}Run",
+            summary=summary,
+            answers=_NOW,
+            refusals=(404, 409, 507),
+        )
+        for how, summary in STEERS.items()
+    ),
+    Entry(
+        method="POST",
+        path=f"{RUN}/messages",
+        endpoint=add_message,
+        name="addRunMessage",
+        summary="Give a run a message, which its model reads with the next step.",
+        body=RunMessageBody,
+        answers=_NOW,
+        refusals=_BODY_REFUSALS,
+    ),
+    Entry(
+        method="POST",
+        path=f"{RUN}/calls/{{call_id}}/approval",
+        endpoint=approve,
+        name="approveRunCall",
+        summary="Allow a call that waits for a person, or do not. The first word counts.",
+        body=RunApprovalBody,
+        answers=_NOW,
+        refusals=(400, *_BODY_REFUSALS),
+    ),
+    Entry(
+        method="DELETE",
+        path=RUN,
+        endpoint=delete,
+        name="deleteRun",
+        summary="Remove a stored run that does not go on.",
+        answers=(Answer("It is gone.", body=RunDeleted),),
+        refusals=(404, 409, 507),
+    ),
+)
+
+
 def routes(service: Service) -> tuple[Route, ...]:
     """The endpoints' entries in the table."""
-
-    def source() -> Overview:
-        return Overview(service.agents, service.responses.drop)
-
-    def bound(endpoint: Callable[[Source, Exchange], Awaitable[web.StreamResponse]]) -> Endpoint:
-        return partial(endpoint, source)
-
-    return (
-        _route(
-            "GET",
-            RUNS,
-            bound(listing),
-            ("listRuns", "The caller's runs, the newest first: those that are stored, and those that go on."),
-            (Answer("A page of them.", body=RunList),),
-            query=RunsQuery,
-        ),
-        _route(
-            "GET",
-            RUN,
-            bound(retrieve),
-            ("retrieveRun", "What happened in a run: steps, calls, times and figures. Of one in mid-flight: so far."),
-            (Answer("The account.", body=RunAccount),),
-        ),
-        _route(
-            "GET",
-            f"{RUN}/events",
-            bound(events),
-            ("listRunEvents", "A run's log: a page of it, or all that was and comes, as a stream."),
-            (
-                Answer("A page of it.", body=RunEventList),
-                Answer("With `stream`: what there is, and what comes.", "text/event-stream", RunEventObject),
-            ),
-            query=RunEventsQuery,
-        ),
-        *(
-            _route(
-                "POST",
-                f"{RUN}/{how}",
-                bound(partial(steer, how)),
-                (f"{how}Run", summary),
-                (Answer("The run as it is now.", body=RunSummary),),
-                refusals=(404, 409, 507),
-            )
-            for how, summary in STEERS.items()
-        ),
-        _route(
-            "POST",
-            f"{RUN}/messages",
-            bound(add_message),
-            ("addRunMessage", "Give a run a message, which its model reads with the next step."),
-            (Answer("The run as it is now.", body=RunSummary),),
-            body=RunMessageBody,
-            refusals=(404, 408, 409, 413, 415, 417, 507),
-        ),
-        _route(
-            "POST",
-            f"{RUN}/calls/{{call_id}}/approval",
-            bound(approve),
-            ("approveRunCall", "Allow a call that waits for a person, or do not. The first word counts."),
-            (Answer("The run as it is now.", body=RunSummary),),
-            body=RunApprovalBody,
-            refusals=(400, 404, 408, 409, 413, 415, 417, 507),
-        ),
-        _route(
-            "DELETE",
-            RUN,
-            bound(delete),
-            ("deleteRun", "Remove a stored run that does not go on."),
-            (Answer("It is gone.", body=RunDeleted),),
-            refusals=(404, 409, 507),
-        ),
-    )
-
-
-def _route(
-    method: str, path: str, endpoint: Endpoint, told: tuple[str, str], answers: tuple[Answer, ...], **more: Any
-) -> Route:
-    """An entry; `told` are its name and summary."""
-    return Route(
-        method=method,
-        path=path,
-        endpoint=endpoint,
-        scope="inference",
-        name=told[0],
-        summary=told[1],
-        answers={200: answers},
-        **{"refusals": (404,), **more},
-    )
+    return bound(TABLE, lambda: Overview(service.agents, service.responses.drop))
 
 
 def run_id(exchange: Exchange) -> str:

@@ -8,8 +8,9 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET
 
+from acu.http.entry import BODY_REFUSALS, READ_REFUSALS, WRITE_REFUSALS, Entry, bound
 from acu.http.exchange import Exchange, encoded
-from acu.http.library import BODY_REFUSALS, READ_REFUSALS, WRITE_REFUSALS, LibraryRoute, LibrarySource, bound
+from acu.http.library import LibrarySource
 from acu.http.paging import ContentQuery, StoreFilesQuery, decode_query, ends, page_request
 from acu.http.route import Answer, Route
 from acu.http.vector_stores import STORE, store_id
@@ -85,62 +86,62 @@ async def content(library: LibrarySource, exchange: Exchange) -> web.StreamRespo
 
 
 FILE_TABLE: Final = (
-    LibraryRoute(
+    Entry(
         method="POST",
         path=FILES,
         endpoint=attach,
         name="createVectorStoreFile",
         summary="Begin to put a file into a vector store, anew if it is there.",
         body=AttachBody,
-        answer=Answer("The file, and how far it is.", body=StoreFile),
+        answers=(Answer("The file, and how far it is.", body=StoreFile),),
         refusals=BODY_REFUSALS,
     ),
-    LibraryRoute(
+    Entry(
         method="GET",
         path=FILES,
         endpoint=listing,
         name="listVectorStoreFiles",
         summary="The files of a vector store.",
         query=StoreFilesQuery,
-        answer=Answer("A page of them.", body=StoreFileList),
+        answers=(Answer("A page of them.", body=StoreFileList),),
         refusals=READ_REFUSALS,
     ),
-    LibraryRoute(
+    Entry(
         method="GET",
         path=FILE,
         endpoint=retrieve,
         name="retrieveVectorStoreFile",
         summary="A file in a vector store.",
-        answer=Answer("The file, and how far it is.", body=StoreFile),
+        answers=(Answer("The file, and how far it is.", body=StoreFile),),
         refusals=READ_REFUSALS,
     ),
-    LibraryRoute(
+    Entry(
         method="POST",
         path=FILE,
         endpoint=update,
         name="updateVectorStoreFile",
         summary="Set the attributes of a file in a vector store.",
         body=AttributesBody,
-        answer=Answer("The file as it is now.", body=StoreFile),
+        answers=(Answer("The file as it is now.", body=StoreFile),),
         refusals=BODY_REFUSALS,
     ),
-    LibraryRoute(
+    Entry(
         method="DELETE",
         path=FILE,
         endpoint=detach,
         name="deleteVectorStoreFile",
         summary="Take a file out of a vector store. The file itself stays.",
-        answer=Answer("It is out.", body=StoreFileDeleted),
+        answers=(Answer("It is out.", body=StoreFileDeleted),),
         refusals=WRITE_REFUSALS,
     ),
-    LibraryRoute(
+    Entry(
         method="GET",
         path=f"{FILE}/content",
         endpoint=content,
         name="retrieveVectorStoreFileContent",
         summary="The chunks of a file as they are searched.",
         query=ContentQuery,
-        answer=Answer("A page of them, in order.", body=StoreFileContent),
+        answers=(Answer("A page of them, in order.", body=StoreFileContent),),
         refusals=READ_REFUSALS,
     ),
 )
@@ -177,42 +178,42 @@ async def batch_listing(library: LibrarySource, exchange: Exchange) -> web.Strea
 
 
 BATCH_TABLE: Final = (
-    LibraryRoute(
+    Entry(
         method="POST",
         path=BATCHES,
         endpoint=create_batch,
         name="createVectorStoreFileBatch",
         summary="Begin to put files into a vector store together.",
         body=BatchBody,
-        answer=Answer("The batch, and how far it is.", body=FileBatch),
+        answers=(Answer("The batch, and how far it is.", body=FileBatch),),
         refusals=BODY_REFUSALS,
     ),
-    LibraryRoute(
+    Entry(
         method="GET",
         path=BATCH,
         endpoint=retrieve_batch,
         name="retrieveVectorStoreFileBatch",
         summary="A batch of files.",
-        answer=Answer("The batch, and how far it is.", body=FileBatch),
+        answers=(Answer("The batch, and how far it is.", body=FileBatch),),
         refusals=READ_REFUSALS,
     ),
-    LibraryRoute(
+    Entry(
         method="POST",
         path=f"{BATCH}/cancel",
         endpoint=cancel_batch,
         name="cancelVectorStoreFileBatch",
         summary="Stop putting in those files of a batch that are not in yet.",
-        answer=Answer("The batch as it is now.", body=FileBatch),
+        answers=(Answer("The batch as it is now.", body=FileBatch),),
         refusals=WRITE_REFUSALS,
     ),
-    LibraryRoute(
+    Entry(
         method="GET",
         path=f"{BATCH}/files",
         endpoint=batch_listing,
         name="listFilesInVectorStoreBatch",
         summary="The files of a batch.",
         query=StoreFilesQuery,
-        answer=Answer("A page of them.", body=StoreFileList),
+        answers=(Answer("A page of them.", body=StoreFileList),),
         refusals=READ_REFUSALS,
     ),
 )

@@ -7,9 +7,10 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from acu.http.entry import BODY_REFUSALS, READ_REFUSALS, WRITE_REFUSALS, Entry, bound
 from acu.http.exchange import Exchange
 from acu.http.generation import REFUSALS
-from acu.http.library import BODY_REFUSALS, READ_REFUSALS, WRITE_REFUSALS, LibraryRoute, LibrarySource, bound
+from acu.http.library import LibrarySource
 from acu.http.paging import StoresQuery, decode_query, ends, page_request
 from acu.http.route import Answer, Route
 from acu.http.wire.store_objects import (
@@ -73,62 +74,62 @@ async def search(library: LibrarySource, exchange: Exchange) -> web.StreamRespon
 
 
 TABLE: Final = (
-    LibraryRoute(
+    Entry(
         method="POST",
         path="/v1/vector_stores",
         endpoint=create,
         name="createVectorStore",
         summary="Make a vector store, and begin to put files into it.",
         body=StoreBody,
-        answer=Answer("The vector store.", body=VectorStore),
+        answers=(Answer("The vector store.", body=VectorStore),),
         refusals=BODY_REFUSALS,
     ),
-    LibraryRoute(
+    Entry(
         method="GET",
         path="/v1/vector_stores",
         endpoint=listing,
         name="listVectorStores",
         summary="The caller's vector stores.",
         query=StoresQuery,
-        answer=Answer("A page of them.", body=VectorStoreList),
+        answers=(Answer("A page of them.", body=VectorStoreList),),
         refusals=READ_REFUSALS,
     ),
-    LibraryRoute(
+    Entry(
         method="GET",
         path=STORE,
         endpoint=retrieve,
         name="retrieveVectorStore",
         summary="One vector store.",
-        answer=Answer("The vector store.", body=VectorStore),
+        answers=(Answer("The vector store.", body=VectorStore),),
         refusals=READ_REFUSALS,
     ),
-    LibraryRoute(
+    Entry(
         method="POST",
         path=STORE,
         endpoint=update,
         name="updateVectorStore",
         summary="Change a vector store's name, metadata or expiry.",
         body=StoreUpdateBody,
-        answer=Answer("The vector store as it is now.", body=VectorStore),
+        answers=(Answer("The vector store as it is now.", body=VectorStore),),
         refusals=BODY_REFUSALS,
     ),
-    LibraryRoute(
+    Entry(
         method="DELETE",
         path=STORE,
         endpoint=delete,
         name="deleteVectorStore",
         summary="Remove a vector store. Its files stay.",
-        answer=Answer("It is gone.", body=VectorStoreDeleted),
+        answers=(Answer("It is gone.", body=VectorStoreDeleted),),
         refusals=WRITE_REFUSALS,
     ),
-    LibraryRoute(
+    Entry(
         method="POST",
         path=f"{STORE}/search",
         endpoint=search,
         name="searchVectorStore",
         summary="Find the chunks of a vector store that fit a query best.",
         body=SearchBody,
-        answer=Answer("The chunks, best first.", body=SearchResults),
+        answers=(Answer("The chunks, best first.", body=SearchResults),),
         refusals=(*REFUSALS, 507),
         rate_limited=True,
     ),

@@ -42,7 +42,7 @@ class CallAccount(Struct, frozen=True, kw_only=True):
     """One call. `started_at` None: it was never made; `ended_at` None: it has no result.
 
     `seconds` is how long the tool took, as it was measured; `attempts` above 1: the daemon was lost under it. `approval` is None
-    for a call that needs none, and `asked` while it waits for one.
+    for a call that needs none, and `asked` while it waits for one. `clients`: it is for who asked to make.
     """
 
     id: str
@@ -56,6 +56,7 @@ class CallAccount(Struct, frozen=True, kw_only=True):
     result: str | None = None
     handle: str | None = None
     approval: Literal["asked", "allowed", "refused"] | None = None
+    clients: bool = False
 
 
 class StepAccount(Struct, frozen=True, kw_only=True):
@@ -102,7 +103,8 @@ class PauseAccount(Struct, frozen=True, kw_only=True):
 class RecalledAccount(Struct, frozen=True, kw_only=True):
     """What a run's model was reminded of, the best first: `ids` and `written` (when) are those of the `texts`.
 
-    `tiers`: where it was searched for, in `seconds`. Not `complete`: something was left out, for the reason `why`.
+    `names`: under which these are kept, empty for what has none; none at all where that is so for each. `tiers`: where it was
+    searched for, in `seconds`. Not `complete`: something was left out, for the reason `why`.
     """
 
     texts: tuple[str, ...]
@@ -112,6 +114,7 @@ class RecalledAccount(Struct, frozen=True, kw_only=True):
     complete: bool
     seconds: float
     why: str
+    names: tuple[str, ...] = ()
 
 
 class RunAccount(Struct, frozen=True, kw_only=True):
@@ -202,6 +205,7 @@ class _Call:
             result=None if ended is None else _cut(ended.text, MOST_TEXT),
             handle=None if ended is None else ended.handle,
             approval=self.approval,
+            clients=self.call.clients,
         )
 
     @property
@@ -330,6 +334,7 @@ def _recalled(recalled: Recalled) -> RecalledAccount:
         complete=recalled.complete,
         seconds=recalled.seconds,
         why=recalled.why,
+        names=recalled.names,
     )
 
 

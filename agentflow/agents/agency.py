@@ -37,3 +37,4 @@ class Asked(NamedTuple):
     run_id: str
     instructions: str = ""
     max_calls: int | None = None
+    conversation: str = ""

@@ -5,7 +5,8 @@
     open_run    <run id>   empty: the run has begun, and its log has no end yet
     run         <run id>   RunRecord, as it was at its beginning or at its end
 
-and for each run the log `run/<run id>` (journal.py), which is the truth: a record is what a list shows.
+an index of them (runindex.py), and for each run the log `run/<run id>` (journal.py), which is the truth: a record is what a
+list shows.
 
 Order: the tenant and the open run are written before the log's first event, and so are durable when that is; the open run is
 removed after its last one. So whatever a crash leaves, a run with a log is found by `open_runs` until its log has an end, and
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -23,6 +25,7 @@ from msgspec import Struct
 
 from agentflow.agents import journal
 from agentflow.agents.record import Event, RunEnd
+from agentflow.agents.runindex import RunIndex
 from agentflow.events import Usage
 from agentflow.library.planeerrors import translated
 from agentflow.library.refusals import DataDamaged
@@ -56,10 +59,12 @@ class Archive:
 
     def __init__(self, state: StateStore) -> None:
         self.state = state
+        self._index = RunIndex(state)
 
     async def open(self, tenant: str, run: RunRecord) -> journal.StoredJournal:
         """Note that a run begins, and return where its events are kept. Durable with the first of them."""
         with translated():
+            await self._index.begin(tenant)
             await asyncio.gather(  # the tenant each time, since it may have been erased meanwhile
                 self.state.put(HOUSE, "tenant", tenant, b"", wait="visible"),
                 self.state.put(tenant, "open_run", run.id, b"", wait="visible"),
@@ -70,6 +75,7 @@ class Archive:
     async def close(self, tenant: str, run: RunRecord) -> None:
         """Note that a run's log has its end."""
         with translated():
+            await self._index.note(tenant, run)
             await self._put(tenant, run)
             await self.state.delete(tenant, "open_run", run.id)
 
@@ -111,6 +117,27 @@ class Archive:
                 return runs
             after = found[-1][0]
 
+    async def closed(
+        self, tenant: str, agent: str | None, end: RunEnd | None, after: str, limit: int
+    ) -> list[RunRecord]:
+        """As `page`, of the runs of an agent that are over, or that ended so, or both: read are only as many as are given.
+
+        Where there are runs from before the index of them, all are read, once.
+        """
+        with translated():
+            await self._index.complete(tenant, lambda behind, most: self.page(tenant, behind, most))
+            while True:
+                ids = await self._index.ids(tenant, agent, end, after, limit)
+                found = await self._records(tenant, ids)
+                if found or not ids:
+                    return found
+                after = ids[-1]
+
+    async def open_of(self, tenant: str) -> list[RunRecord]:
+        """A tenant's runs that had begun and were not closed."""
+        with translated():
+            return await self._records(tenant, await self._names(tenant, "open_run"))
+
     async def find(self, tenant: str, run_id: str) -> RunRecord | None:
         """The record of a run."""
         with translated():
@@ -121,10 +148,22 @@ class Archive:
         """Remove a run that is closed; False if there is none."""
         dropped = await journal.remove(self.state, tenant, run_id)
         with translated():
+            stored = await self.state.get(tenant, "run", run_id)
+            if stored is not None and (run := _readable(run_id, stored.value)) is not None:
+                await self._index.forget(tenant, run)
             return await self.state.delete(tenant, "run", run_id) or dropped
 
     async def _put(self, tenant: str, run: RunRecord) -> int:
         return await self.state.put(tenant, "run", run.id, msgspec.json.encode(run))
+
+    async def _records(self, tenant: str, ids: Sequence[str]) -> list[RunRecord]:
+        """Those that are there and can be read."""
+        stored = await asyncio.gather(*(self.state.get(tenant, "run", run_id) for run_id in ids))
+        return [
+            run
+            for run_id, each in zip(ids, stored, strict=True)
+            if each is not None and (run := _readable(run_id, each.value)) is not None
+        ]
 
     async def _names(self, tenant: str, kind: str) -> list[str]:
         names: list[str] = []

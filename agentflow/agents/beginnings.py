@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import difflib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from agentflow.agents.agency import PREFIX, Agency, Asked
+from agentflow.agents.aging import Holds, holds_of, marked
 from agentflow.agents.config import AgentConfig, AgentLimits
 from agentflow.agents.guide import Embed, Guides
 from agentflow.agents.instructions import instructed
@@ -16,7 +17,7 @@ from agentflow.agents.loop import Terms
 from agentflow.agents.planner import Cast, Planner
 from agentflow.agents.record import ANY_TOOL, Began
 from agentflow.errors import InvalidRequest, UnknownModel
-from agentflow.messages import Caller, ChatRequest, Structured
+from agentflow.messages import Caller, ChatRequest, Structured, Tool, ToolChoice
 from agentflow.plan import tool_use
 from agentflow.speaker import Speaker
 
@@ -81,21 +82,31 @@ class Beginnings:
         _check_agents(request)
         deadline_s = self._deadline_s if request.deadline_s is None else request.deadline_s
         speaker = await self._speaker(agent.model, time.monotonic() + deadline_s)
-        tools = self._agency.toolbox.offered(agent.tools)
+        own = self._agency.toolbox.offered(agent.tools)
+        choice, theirs = request.tool_choice, request.tools if request.tool_choice.mode != "none" else ()
+        _check_names(own, theirs)
+        tools = (*own, *theirs)
+        sampling, _ = tool_use(request, tools, speaker.tool_format)
+        await self._check(sampling.structured)
         instructions = "\n\n".join(filter(None, (agent.instructions, asked.instructions)))
         messages = instructed(request.messages, instructions)
+        holds = self._holds(agent)
         began = Began(
             agent=name,
             model=speaker.name,
             messages=messages,
             tools=tools,
             tool_format=speaker.tool_format,
-            sampling=request.sampling,
-            prompt=await speaker.opening(messages, tools),
+            sampling=sampling,
+            prompt=await speaker.opening(marked(messages, holds, int(time.time() * 1000)), tools),
             key=request.caller.name,
             trace=request.caller.trace,
             instructions=instructions,
             max_calls=asked.max_calls,
+            forced=_forced(choice),
+            client_tools=tuple(tool.name for tool in theirs),
+            asking=tuple(spec.name for spec in self._agency.toolbox.specs(agent.tools) if spec.approval),
+            conversation=asked.conversation,
         )
         terms = Terms(agent, request.caller, deadline_s, request.priority)
         return Beginning(began, await self._planner(speaker, name, agent), terms)
@@ -121,7 +132,8 @@ class Beginnings:
             key=request.caller.name,
             trace=request.caller.trace,
             instructions=asked.instructions,
-            forced={"named": choice.name, "required": ANY_TOOL}.get(choice.mode),
+            forced=_forced(choice),
+            conversation=asked.conversation,
         )
         terms = Terms(_ONE_ANSWER, request.caller, deadline_s, request.priority)
         return Beginning(began, Planner(Cast(speaker, speaker)), terms)
@@ -132,7 +144,11 @@ class Beginnings:
         if agent.routing and agent.small_model is not None:
             small = await self._speaker(agent.small_model, time.monotonic() + self._deadline_s)
         recall = None if self._agency.memory is None else self._agency.memory.recall(name)
-        return Planner(Cast(large, small), self._guides.of(name), recall)
+        return Planner(Cast(large, small), self._guides.of(name), recall, self._holds(agent))
+
+    def _holds(self, agent: AgentConfig) -> Holds:
+        """For how long the results of an agent's tools hold."""
+        return holds_of(self._agency.toolbox.specs(agent.tools))
 
     def _agent(self, name: str) -> AgentConfig:
         agent = self._agency.agents.get(name)
@@ -144,13 +160,29 @@ class Beginnings:
         return agent
 
 
+def _forced(choice: ToolChoice) -> str | None:
+    """As Began's."""
+    return {"named": choice.name, "required": ANY_TOOL}.get(choice.mode)
+
+
+def _check_names(own: Sequence[Tool], theirs: Sequence[Tool]) -> None:
+    """Refuse tools of a caller's that the agent has too: nobody could say whose a call is. Raises InvalidRequest."""
+    taken = {tool.name for tool in own}
+    for tool in theirs:
+        if tool.name in taken:
+            raise InvalidRequest(
+                f"The agent has a tool {tool.name!r} of its own: give yours another name.",
+                param="tools",
+                code="invalid_value",
+            )
+
+
 def _check_agents(request: ChatRequest) -> None:
     """Refuse what an agent's run has no meaning for. Raises InvalidRequest."""
     sampling = request.sampling
     structured = sampling.structured
     refused = {
         "n": request.n > 1 and "An agent gives one answer.",
-        "tools": bool(request.tools) and "An agent has the tools of its configuration; leave yours out.",
         structured.param if structured else "": structured is not None and "An agent's answer is free text.",
         "logprobs": sampling.logprobs is not None and "An agent's answer has no log probabilities.",
     }

@@ -22,6 +22,14 @@ class AgentLimits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         Seconds, Meta(description="Longest time in seconds of one tool call, whatever the tool itself allows.")
     ] = 120.0
     parallel_tools: Annotated[int, Meta(description="Tool calls of a run at a time; more wait.", ge=1, le=256)] = 8
+    approval_s: Annotated[
+        float,
+        Meta(
+            description="Seconds that a call waits for a person. Then it is not allowed, and the model is told so.",
+            gt=0,
+            le=31_536_000,
+        ),
+    ] = 604_800.0
 
 
 class MemoryConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -42,6 +50,15 @@ class MemoryConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         Meta(description="Milliseconds that this may take. What is not ready by then is left out.", gt=0, le=10_000),
     ] = 50.0
     recall_count: Annotated[int, Meta(description="Memories that a run is shown at most.", ge=1, le=20)] = 5
+    recall_floor: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(
+            description="Least cosine of a memory's vector and that of the user's turn: what is below it is not shown. "
+            "The default suits all-minilm-l6-v2: with it, of English turns and memories, 21 of 24 that "
+            "belong together pass, and 37 of 792 that do not. Models whose cosines are all high (e5) need a "
+            "higher one. Not applied where words alone are searched. null: none."
+        ),
+    ] = 0.2
     remember: Annotated[
         Literal["turns", "notes", "none"],
         Meta(

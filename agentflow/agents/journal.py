@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from agentflow.agents import record
-from agentflow.agents.record import Event
-from agentflow.errors import AgentFlowError
+from agentflow.agents.record import Began, Event
+from agentflow.errors import AgentFlowError, EngineStartFailed
 from agentflow.library.planeerrors import translated
 from agentflow.library.refusals import DataDamaged
+from agentflow.parsing import choice
 from dataplane import EventRecord
 
 if TYPE_CHECKING:
@@ -87,9 +89,14 @@ async def page(state: StateStore, tenant: str, run_id: str, after: int, limit: i
         found = await state.read(tenant, stream_name(run_id), after=after, limit=limit)
         payloads = [await _payload(state, tenant, each) for _, each in found]
     try:
-        return [(number, record.decode(payload)) for (number, _), payload in zip(found, payloads, strict=True)]
+        events = [(number, record.decode(payload)) for (number, _), payload in zip(found, payloads, strict=True)]
     except msgspec.MsgspecError as error:
         raise DataDamaged(f"the log of {run_id} cannot be read: {error}") from error
+    for _, event in events:
+        if isinstance(event, Began) and choice.needs_loading(event.tool_format):
+            with contextlib.suppress(EngineStartFailed):  # whoever has to understand the log is told
+                await asyncio.to_thread(choice.load, event.tool_format)
+    return events
 
 
 async def stored(state: StateStore, tenant: str, run_id: str, after: int = 0) -> list[tuple[int, Event]]:

@@ -25,12 +25,23 @@ from agentflow.agents.config import AgentConfig
 from agentflow.agents.live import LiveRun
 from agentflow.agents.planner import Planner
 from agentflow.agents.progress import Call, Heard, Progress
-from agentflow.agents.record import Began, CallEnded, Ended, Resumed, Routed, RunEnd, Said, StepBegan, StepEnded
+from agentflow.agents.record import (
+    HANDED_OVER,
+    Began,
+    CallEnded,
+    Ended,
+    Resumed,
+    Routed,
+    RunEnd,
+    Said,
+    StepBegan,
+    StepEnded,
+)
 from agentflow.agents.toolwork import ToolWork
 from agentflow.errors import AgentFlowError, Draining, EngineDied, EngineFailure, InvalidRequest, SequenceFailed
 from agentflow.events import ToolCallClosed
 from agentflow.messages import Caller, Sampling
-from agentflow.parsing.formats import FORMATS
+from agentflow.parsing.choice import marks
 from agentflow.speaker import Utterance
 
 ENGINES = 2  # that may fail in one step before the run does
@@ -54,7 +65,7 @@ class Terms(NamedTuple):
 
 
 class AgentLoop:
-    """One run at work. `run` it once. Without `tools` its calls are the caller's to make, and the run ends with them."""
+    """One run at work. `run` it once. Without `tools` all its calls are the caller's to make. The run ends with such calls."""
 
     def __init__(self, live: LiveRun, planner: Planner, tools: ToolWork | None, terms: Terms) -> None:
         self._live = live
@@ -169,7 +180,9 @@ class AgentLoop:
         """Make the calls that have become whole."""
         for each in heard:
             if isinstance(each, ToolCallClosed) and self._tools is not None:
-                calls.create_task(self._call(self._progress.calls[each.index], self._tools))
+                call = self._progress.calls[each.index]
+                if not call.clients:
+                    calls.create_task(self._call(call, self._tools))
 
     async def _call(self, call: Call, tools: ToolWork) -> None:
         if call.attempt and not call.idempotent:
@@ -184,6 +197,8 @@ class AgentLoop:
             cut = progress.finish_reason == "length"
             ended = Ended(end="incomplete" if cut else "completed", why="max_tokens" if cut else "stop")
             await self._live.end(ended, unless=lambda: self._tools is not None and bool(progress.added))
+        elif progress.handed_over:
+            await self._end("completed", HANDED_OVER)
         else:
             await self._unpaused()
             await self._renew()
@@ -222,13 +237,14 @@ class AgentLoop:
         )
 
     async def _renew(self) -> None:
-        """Before the model reads results: those that have become too old meanwhile are fetched again, or marked."""
+        """Before the model reads on: results that have become too old meanwhile are fetched again, or marked."""
         tools = self._tools
         if tools is not None:
             async with asyncio.TaskGroup() as calls:
                 for call in self._progress.calls:
                     if tools.is_stale(call):
                         calls.create_task(tools.renew(self._live, call, self._clock))
+            await tools.remark(self._live)
 
     def _utterance(self) -> Utterance:
         progress = self._progress
@@ -256,7 +272,9 @@ class AgentLoop:
         if filling is not None:
             return filling
         sampling = self._began.sampling
-        form = FORMATS.get(self._began.tool_format)  # type: ignore[call-overload]  # a log may name one that is gone
+        if self._began.agent and self._progress.forced is None:
+            sampling = replace(sampling, structured=None)  # that was of the first step, which had to call a tool
+        form = marks(self._began.tool_format)
         if form is None or not self._began.tools:
             return sampling
         if form.special:

@@ -19,6 +19,7 @@ from agentflow.agents.archive import Archive, RunRecord
 from agentflow.agents.live import LiveRun
 from agentflow.agents.record import Added, ApprovalGiven, Event, Paused, Unpaused
 from agentflow.agents.refusals import RunConflict
+from agentflow.agents.runindex import ENDS
 from agentflow.agents.runs import Runs
 from agentflow.library.refusals import NotStored
 from agentflow.messages import Message
@@ -41,6 +42,11 @@ class Wanted(Struct, frozen=True, kw_only=True):
     agent: str | None = None
     status: Status | None = None
 
+    @property
+    def all(self) -> bool:
+        """Whether it is a list of all runs."""
+        return self.agent is None and self.status is None
+
     def fits(self, run: RunSummary) -> bool:
         """Whether it is one of them."""
         return self.agent in (None, run.agent) and self.status in (None, run.status)
@@ -60,14 +66,15 @@ class Overview:
         """Runs, the newest first, and whether there are more."""
         archive = await self._archive()
         after = wanted.after or ""
-        going = [self._runs.live(tenant, run_id) for run_id in self._runs.ids(tenant)]
-        unstored = [summary(live.progress) for live in going if live is not None and live.archive is None]
+        others = await self._others(archive, tenant, wanted)
         found: list[RunSummary] = []
         while True:
-            records = [] if archive is None else await archive.page(tenant, after or None, PAGE)
-            batch = [self._summary(tenant, record) for record in records]
-            batch += [run for run in unstored if after < run.id and (not records or run.id <= records[-1].id)]
-            found += sorted(filter(wanted.fits, batch), key=lambda run: run.id)  # ids of later runs sort first
+            records = [] if archive is None else await _records(archive, tenant, wanted, after)
+            batch = {run.id: run for run in others if after < run.id and (not records or run.id <= records[-1].id)}
+            batch |= {
+                record.id: self._summary(tenant, record) for record in records
+            }  # of one that ended since: its end
+            found += sorted(filter(wanted.fits, batch.values()), key=lambda run: run.id)  # later runs' ids sort first
             if not records or len(found) > wanted.limit:
                 return found[: wanted.limit], len(found) > wanted.limit
             after = records[-1].id
@@ -166,6 +173,15 @@ class Overview:
             raise _unknown(run_id)
         await archive.drop_open(tenant, run_id)
 
+    async def _others(self, archive: Archive | None, tenant: str, wanted: Wanted) -> list[RunSummary]:
+        """Runs that `_records` does not give: those that are not stored, and of a part of all runs also those that are open."""
+        live = {run_id: self._runs.live(tenant, run_id) for run_id in self._runs.ids(tenant)}
+        if archive is None or wanted.all:
+            return [summary(run.progress) for run in live.values() if run is not None and run.archive is None]
+        found = [summary(run.progress) for run in live.values() if run is not None]
+        waiting = [record for record in await archive.open_of(tenant) if live.get(record.id) is None]
+        return found + [self._summary(tenant, record) for record in waiting]
+
     async def _archive(self) -> Archive | None:
         return await self._runs.archive() if self._runs.stores else None
 
@@ -210,6 +226,15 @@ def stored_summary(record: RunRecord) -> RunSummary:
         calls=record.calls,
         usage=record.usage,
     )
+
+
+async def _records(archive: Archive, tenant: str, wanted: Wanted, after: str) -> list[RunRecord]:
+    """The next stored runs, of a part of all runs those of them that are over; none at the end."""
+    if wanted.all:
+        return await archive.page(tenant, after or None, PAGE)
+    if wanted.status is not None and wanted.status not in ENDS:
+        return []
+    return await archive.closed(tenant, wanted.agent, wanted.status, after, min(PAGE, wanted.limit + 1))
 
 
 def _unknown(run_id: str) -> NotStored:

@@ -13,17 +13,19 @@ What the run recalled stands behind the instructions in every prompt of the larg
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
 from agentflow.agents import form
+from agentflow.agents.aging import Holds, marked
 from agentflow.agents.guide import Guide
 from agentflow.agents.progress import Progress
 from agentflow.agents.record import Began, Recalled, Routed, StepBegan
 from agentflow.memory.recollection import Memory, reminded
 from agentflow.messages import Message, Sampling
-from agentflow.router import Turn
+from agentflow.router import EARLIER, Turn
 from agentflow.speaker import Speaker
 
 if TYPE_CHECKING:
@@ -42,12 +44,15 @@ class Cast(NamedTuple):
 
 
 class Planner:
-    """For one run. `guide`: the agent's router; `recall`: what reminds it. None where it is off."""
+    """For one run. `guide`: the agent's router; `recall`: what reminds it. None where it is off. `holds`: of its tools."""
 
-    def __init__(self, cast: Cast, guide: Guide | None = None, recall: Recall | None = None) -> None:
+    def __init__(
+        self, cast: Cast, guide: Guide | None = None, recall: Recall | None = None, holds: Holds | None = None
+    ) -> None:
         self.cast = cast
         self._guide = guide
         self._recall = recall
+        self._holds = holds or {}
 
     async def recall(self, progress: Progress, tenant: str) -> Recalled | None:
         """What the run is reminded of, before its first step; None where nothing reminds it, or that was done."""
@@ -64,7 +69,16 @@ class Planner:
         free = StepBegan(step=0, model=self.cast.large.name, forced=began.forced)
         if self._guide is None or began.forced is not None or not began.tools:
             return await self._reminded(free, progress)
-        turn = Turn(text=_last_said(began.messages), previous_tool=_previous_tool(began.messages))
+        if began.client_tools:  # which the router does not know
+            routed = Routed(route="reason", reasons=("the request brings tools of its own",))
+            return await self._reminded(replace(free, routed=routed), progress)
+        said = _said(began.messages)
+        turn = Turn(
+            text=said[0] if said else "",
+            results_present=began.messages[-1].role == "tool",
+            previous_tool=_previous_tool(began.messages),
+            earlier=said[1 : EARLIER + 1],
+        )
         decision, seconds = await self._guide.decide(turn, tenant)
         routed = Routed(
             route=decision.route,
@@ -79,26 +93,29 @@ class Planner:
             prompt = await self.cast.small.opening(form.messages(began.messages, tool), ())
             return StepBegan(step=0, model=self.cast.small.name, prompt=prompt, forced=tool.name, routed=routed)
         if decision.route == "answer":
-            return replace(free, prompt=await self.cast.large.opening(_read(progress), ()), routed=routed)
+            return replace(free, prompt=await self.cast.large.opening(_read(progress, self._holds), ()), routed=routed)
         return await self._reminded(replace(free, routed=routed), progress)
 
     async def _reminded(self, step: StepBegan, progress: Progress) -> StepBegan:
         """The first step, told of all tools, with what was recalled in its prompt."""
         if progress.recalled is None or not progress.recalled.texts:
             return step
-        return replace(step, prompt=await self.cast.large.opening(_read(progress), _began(progress).tools))
+        return replace(step, prompt=await self.cast.large.opening(_read(progress, self._holds), _began(progress).tools))
 
     async def next(self, progress: Progress) -> StepBegan:
         """The step that follows one whose calls have all their results."""
         began, large = _began(progress), self.cast.large
         step = StepBegan(step=progress.step + 1, model=large.name)
         said, new = progress.said_turn(), progress.new_turns()
-        history = [*_read(progress), said]
+        history = [*_read(progress, self._holds), said]
+        if progress.forced is not None and not self.fills_form(progress):
+            # What had to be a call is written without the words that a template has for one.
+            return replace(step, prompt=await large.opening([*history, *new], began.tools))
         if not self.fills_form(progress):
             return await self._grown(progress, step, history, new)
         if any(call.ended is not None and call.ended.is_error for call in progress.calls):
             routed = Routed(route="reason", reasons=("the call of the extraction failed",))
-            prompt = await large.opening(_read(progress), began.tools)
+            prompt = await large.opening(_read(progress, self._holds), began.tools)
             return replace(step, prompt=prompt, routed=routed)
         routed = Routed(route="aggregate", reasons=("the result of the extraction is there",))
         return replace(step, prompt=await large.opening([*history, *new], ()), routed=routed)
@@ -136,17 +153,19 @@ def _began(progress: Progress) -> Began:
     return progress.began
 
 
-def _read(progress: Progress) -> tuple[Message, ...]:
-    """The conversation as the large model reads it."""
-    messages, recalled = tuple(progress.history), progress.recalled
+def _read(progress: Progress, holds: Holds) -> tuple[Message, ...]:
+    """The conversation as the large model reads it, where `holds` says which results have grown old."""
+    messages, recalled = marked(progress.history, holds, int(time.time() * 1000)), progress.recalled
     if recalled is None:
         return messages
-    found = zip(recalled.ids, recalled.texts, recalled.written, strict=True)
-    return reminded(messages, [Memory(id=id_, kind="", text=text, at=at) for id_, text, at in found])
+    names = recalled.names or ("",) * len(recalled.ids)
+    found = zip(recalled.ids, recalled.texts, recalled.written, names, strict=True)
+    return reminded(messages, [Memory(id=id_, kind="", text=text, at=at, name=name) for id_, text, at, name in found])
 
 
-def _last_said(messages: tuple[Message, ...]) -> str:
-    return next((message.content or "" for message in reversed(messages) if message.role == "user"), "")
+def _said(messages: tuple[Message, ...]) -> tuple[str, ...]:
+    """What the user said, the last first."""
+    return tuple(message.content or "" for message in reversed(messages) if message.role == "user")
 
 
 def _previous_tool(messages: tuple[Message, ...]) -> str | None:

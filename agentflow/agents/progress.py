@@ -11,6 +11,7 @@ cannot differ: which text the client sees, which calls were made, and what comes
     ApprovalGiven   a person did, or did not
     CallStarted     a call that the parser closed is under way
     CallEnded       it is over; once all are, the next step may begin
+    Aged            results of earlier steps have grown old
     Resumed         what had no text yet is forgotten
     StepEnded       the model has nothing more to say in this step
     Ended           nothing follows
@@ -22,9 +23,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from agentflow.agents.record import (
     ANY_TOOL,
     Added,
+    Aged,
     ApprovalAsked,
     ApprovalGiven,
     Began,
@@ -42,13 +46,13 @@ from agentflow.agents.record import (
     StepEnded,
     Unpaused,
 )
+from agentflow.errors import EngineStartFailed
 from agentflow.events import TextDelta, ToolCallArguments, ToolCallClosed, ToolCallOpened, ToolEnded, ToolStarted, Usage
 from agentflow.library.refusals import DataDamaged
 from agentflow.messages import Message, ToolCall
+from agentflow.parsing.choice import parser_maker
 from agentflow.parsing.events import CallArguments, CallClosed, CallOpened, Malformed, ParserEvent, Text, ToolParser
 from agentflow.parsing.forced import ListParser, NamedParser
-from agentflow.parsing.formats import FORMATS
-from agentflow.parsing.marked import MarkedParser
 
 Heard = TextDelta | ToolCallOpened | ToolCallArguments | ToolCallClosed | ToolStarted | ToolEnded
 _NOT_UNDERSTOOD = (
@@ -61,19 +65,25 @@ _NOT_UNDERSTOOD = (
 class Call:
     """One call of the current step, the `number`-th of the run (from 0).
 
-    `closed`: its arguments are whole; `attempt` 0: it was not started yet.
+    `closed`: its arguments are whole; `attempt` 0: it was not started yet. `clients`: it is the caller's to make.
     """
 
     id: str
     name: str
     number: int = 0
+    clients: bool = False
     pieces: list[str] = field(default_factory=list)
     closed: bool = False
     attempt: int = 0
     idempotent: bool = False
-    asked: bool = False
+    asked_at: int | None = None
     answer: ApprovalGiven | None = None
     ended: CallEnded | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether a person was asked to allow it."""
+        return self.asked_at is not None
 
     @property
     def arguments(self) -> str:
@@ -100,6 +110,8 @@ class Progress:
         self.calls: list[Call] = []
         self.history: list[Message] = []
         self.added: list[Message] = []
+        self.past: list[Call] = []  # of earlier steps, whose results the model has read and may still go by
+        self._remarks: list[str] = []
         self.finish_reason = ""
         self.usage = Usage()
         self._one_step = False
@@ -134,6 +146,9 @@ class Progress:
                 call = self._call(event.call_id)
                 call.ended = event
                 return [ToolEnded(0, call.id, call.name, event.text, event.is_error, event.handle)]
+            case Aged():
+                self.past = [call for call in self.past if call.id not in event.call_ids]
+                self._remarks.append(event.text)
             case Ended():
                 self.ended, self.speaking = event, False
             case _:
@@ -144,7 +159,7 @@ class Progress:
         """What people do with a run, and what it asks them."""
         match event:
             case ApprovalAsked():
-                self._call(event.call_id).asked = True
+                self._call(event.call_id).asked_at = event.at
             case ApprovalGiven():
                 call = self._call(event.call_id)
                 call.answer = call.answer or event  # the first word counts
@@ -157,17 +172,32 @@ class Progress:
 
     @property
     def waiting(self) -> list[Call]:
-        """Calls of this step that have no result yet."""
-        return [call for call in self.calls if call.ended is None]
+        """Calls of this step that are the server's to make, and have no result yet."""
+        return [call for call in self.calls if call.ended is None and not call.clients]
+
+    @property
+    def handed_over(self) -> list[Call]:
+        """Whole calls of this step that are the caller's to make."""
+        return [call for call in self.calls if call.clients and call.closed and call.ended is None]
+
+    @property
+    def waits_for_word(self) -> bool:
+        """Whether nothing happens until a person allows a call, or does not."""
+        waiting = self.waiting
+        asked = bool(waiting) and all(call.asked and call.answer is None for call in waiting)
+        return asked and not self.speaking and self.ended is None
 
     def new_turns(self) -> list[Message]:
         """What the model has not read yet: the results of this step's calls, in their order, and what was added."""
         results = [
-            Message("tool", call.ended.text, name=call.name, tool_call_id=call.id)
+            Message("tool", call.ended.text, name=call.name, tool_call_id=call.id, at=call.ended.at)
             for call in self.calls
             if call.ended is not None
         ]
-        return [*results, *self.added]
+        turns = [*results, *self.added]
+        if turns and self._remarks:
+            turns[-1] = replace(turns[-1], content="\n".join([turns[-1].content or "", *self._remarks]))
+        return turns
 
     def said_turn(self) -> Message:
         """What the model said in this step, as a message."""
@@ -177,7 +207,8 @@ class Progress:
     def _begin_step(self, event: StepBegan) -> None:
         if self.step >= 0:
             self.history += [self.said_turn(), *self.new_turns()]
-            self.added = []
+            self.past += [call for call in self.calls if call.ended is not None and not call.ended.is_error]
+            self.added, self._remarks = [], []
         self.prompt = list(event.prompt) if event.prompt is not None else [*self.prompt, *self.said, *event.added]
         self.step, self.model, self.forced = event.step, event.model, event.forced
         self.routed = event.routed
@@ -190,10 +221,11 @@ class Progress:
         assert began is not None
         if forced is not None:
             return ListParser() if forced == ANY_TOOL else NamedParser(forced)
-        form = FORMATS.get(began.tool_format)  # type: ignore[call-overload]  # a log may name one that is gone
-        if form is None or not began.tools:
-            return None
-        return MarkedParser(form, frozenset(tool.name for tool in began.tools))
+        try:
+            make = parser_maker(began.tool_format, began.tools)
+        except EngineStartFailed as error:
+            raise DataDamaged(f"the log of {self.run_id} cannot be understood here: {error}") from error
+        return None if make is None else make()
 
     def _heard(self, text: str) -> list[Heard]:
         if self._parser is None:
@@ -242,7 +274,9 @@ class Progress:
 
     def _new_call(self, name: str) -> Call:
         """A call whose id follows from the run's: whoever reads the log gives it the same."""
-        call = Call(f"call_{self.run_id.rpartition('_')[2]}{self.calls_made:04x}", name, self.calls_made)
+        began = self.began
+        clients = began is not None and (not began.agent or name in began.client_tools)
+        call = Call(f"call_{self.run_id.rpartition('_')[2]}{self.calls_made:04x}", name, self.calls_made, clients)
         self.calls_made += 1
         self.calls.append(call)
         return call

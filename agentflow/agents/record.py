@@ -20,6 +20,9 @@ from agentflow.router import Route
 ANY_TOOL = "*"
 """Stands for a tool's name where the model must call some tool, whichever."""
 
+HANDED_OVER = "tool_calls"
+"""Why a run of an agent ended whose last calls are its caller's to make."""
+
 RunEnd = Literal["completed", "incomplete", "failed", "cancelled"]
 
 
@@ -38,6 +41,9 @@ class Began(RunEvent, frozen=True, tag="began", kw_only=True):
     `instructions`: what of the first message stands there for this run alone, in front of the conversation. `max_calls`: how
     many calls are made at most; further ones are refused. `forced`: as StepBegan's, of the first step. A run with no `agent` is
     one answer of a model, whose calls are the caller's to make.
+
+    `client_tools`: which of an agent's `tools` its caller brought, whose calls are the caller's too. `asking`: those whose calls
+    a person must allow. `conversation`: the conversation, or the first response of the chain, that the run belongs to.
     """
 
     agent: str
@@ -52,17 +58,21 @@ class Began(RunEvent, frozen=True, tag="began", kw_only=True):
     instructions: str = ""
     max_calls: int | None = None
     forced: str | None = None
+    client_tools: tuple[str, ...] = ()
+    asking: tuple[str, ...] = ()
+    conversation: str = ""
 
 
 class Recalled(RunEvent, frozen=True, tag="recalled", kw_only=True):
     """What of the agent's memory the model reads in this run, the best first: searched for once, before the first step.
 
-    `ids` and `written` (when, in milliseconds since 1970) are those of the `texts`. `tiers`: where it was searched, in `seconds`.
-    Not `complete`: something was left out, for the reason `why`.
+    `ids` and `written` (when, in milliseconds since 1970) are those of the `texts`, and so are `names`, unless none has one.
+    `tiers`: where it was searched, in `seconds`. Not `complete`: something was left out, for the reason `why`.
     """
 
     texts: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     written: tuple[int, ...] = ()
     tiers: tuple[str, ...] = ()
     complete: bool = True
@@ -176,6 +186,13 @@ class Unpaused(RunEvent, frozen=True, tag="unpaused", kw_only=True):
     one_step: bool = False
 
 
+class Aged(RunEvent, frozen=True, tag="aged", kw_only=True):
+    """Results of earlier steps (of the calls `call_ids`) may not hold any more; the model reads `text` with the new turns."""
+
+    call_ids: tuple[str, ...]
+    text: str
+
+
 class Ended(RunEvent, frozen=True, tag="ended", kw_only=True):
     """The run is over. `why` is a word for machines (`stop`, `max_steps`, ...), `error` a sentence."""
 
@@ -185,7 +202,7 @@ class Ended(RunEvent, frozen=True, tag="ended", kw_only=True):
 
 
 Steering = ApprovalAsked | ApprovalGiven | Added | Paused | Unpaused
-Event = Began | Recalled | StepBegan | Said | Resumed | StepEnded | CallStarted | CallEnded | Steering | Ended
+Event = Began | Recalled | StepBegan | Said | Resumed | StepEnded | CallStarted | CallEnded | Aged | Steering | Ended
 
 _DECODER = msgspec.msgpack.Decoder(Event)
 _ENCODER = msgspec.msgpack.Encoder()

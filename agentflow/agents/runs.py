@@ -11,7 +11,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -40,10 +40,11 @@ _LAST_MS = (1 << 48) - 1  # of time as run ids have it
 
 
 class Runs:
-    """Lives on the event loop."""
+    """Lives on the event loop. `forget`: has the engines forget a tenant that is erased."""
 
-    def __init__(self, agency: Agency, beginnings: Beginnings) -> None:
+    def __init__(self, agency: Agency, beginnings: Beginnings, forget: Callable[[str], None]) -> None:
         self._agency = agency
+        self._forget = forget
         self._beginnings = beginnings
         self._tasks: asyncio.TaskGroup | None = None
         self._archive: Archive | None = None
@@ -123,6 +124,10 @@ class Runs:
         going = self._going.get((tenant, run_id))
         return None if going is None else going.live
 
+    def found(self, tenant: str, run_id: str) -> Going | None:
+        """A run that is going on with its task, or None."""
+        return self._going.get((tenant, run_id))
+
     async def cancel(self, tenant: str, run_id: str) -> bool:
         """End a run that is going on, and wait until it has; False if there is none."""
         going = self._going.get((tenant, run_id))
@@ -158,8 +163,9 @@ class Runs:
         began = going.live.progress.began
         if isinstance(event, Added) and began is not None and not began.agent:
             raise InvalidRequest("A plain model's answer takes no messages: it has one step.", param="content")
-        await going.live.tell(event)
-        return not going.live.over
+        over = going.live.over  # now: by the time that it is kept, the run may have come to its end with it
+        await going.live.keep(event)
+        return not over
 
     async def approve(self, tenant: str, run_id: str, given: ApprovalGiven) -> bool:
         """A person's word about a call that waits for one; False if no run of that name goes on.
@@ -173,8 +179,9 @@ class Runs:
         if given.call_id not in waiting:
             told = f"Calls that do: {', '.join(waiting)}." if waiting else "None does."
             raise InvalidRequest(f"The call {given.call_id[:64]!r} does not wait for approval. {told}", param="call_id")
-        await going.live.tell(given)
-        return not going.live.over
+        over = going.live.over  # as in `tell`
+        await going.live.keep(given)
+        return not over
 
     @asynccontextmanager
     async def closed(self, tenant: str) -> AsyncIterator[None]:
@@ -184,6 +191,7 @@ class Runs:
             for run_id in self.ids(tenant):
                 await self.cancel(tenant, run_id)
             await self._agency.toolbox.erase(tenant)
+            self._forget(tenant)
             yield
         finally:
             self._closed.discard(tenant)
@@ -203,12 +211,13 @@ class Runs:
             raise
 
     async def _set_going(self, live: LiveRun, beginning: Beginning) -> Going:
-        """Begin the run's task. Returns once its beginning is told; raises what kept it from that."""
+        """Begin the run's task. Returns once its beginning is kept; raises what kept it from that."""
         assert self._tasks is not None, "the service was not started"
         going = self._going[live.tenant, live.id] = Going(live)
         going.task = self._tasks.create_task(self._drive(going, beginning))
         try:
             await asyncio.shield(going.begun)
+            await live.kept()
         except asyncio.CancelledError:
             going.cancel()
             raise
@@ -217,14 +226,8 @@ class Runs:
     def _work(self, began: Began, agent: AgentConfig) -> ToolWork | None:
         if not began.agent:
             return None
-        limits, names = agent.limits, frozenset(tool.name for tool in began.tools)
-        return ToolWork(
-            self._agency.toolbox,
-            names,
-            parallel=limits.parallel_tools,
-            most_s=limits.tool_s,
-            most_calls=began.max_calls,
-        )
+        names = frozenset(tool.name for tool in began.tools).difference(began.client_tools)
+        return ToolWork(self._agency.toolbox, names, agent.limits, began.max_calls)
 
     async def _drive(self, going: Going, beginning: Beginning) -> None:
         """The run's task, from its beginning to its end, which is noted whatever happens."""
@@ -354,12 +357,7 @@ class Runs:
 def _waits(going: Going) -> bool:
     """Whether nothing happens in a stored run until a person does something."""
     progress = going.live.progress
-    asked = bool(progress.waiting) and all(call.asked and call.answer is None for call in progress.waiting)
-    return (
-        going.live.archive is not None
-        and not going.live.over
-        and (progress.paused or (asked and not progress.speaking))
-    )
+    return going.live.archive is not None and not going.live.over and (progress.paused or progress.waits_for_word)
 
 
 def new_run_id() -> str:

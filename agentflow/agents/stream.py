@@ -7,9 +7,19 @@ from contextlib import aclosing
 
 from agentflow.agents.going import Going
 from agentflow.agents.progress import Progress
-from agentflow.agents.record import Ended, StepEnded
+from agentflow.agents.record import HANDED_OVER, Ended, StepEnded
 from agentflow.errors import SequenceFailed
-from agentflow.events import ChoiceFinished, Event, TextDelta, ToolEnded, ToolStarted, Usage
+from agentflow.events import (
+    ChoiceFinished,
+    Event,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallClosed,
+    ToolCallOpened,
+    ToolEnded,
+    ToolStarted,
+    Usage,
+)
 
 _BETWEEN_STEPS = "\n\n"
 
@@ -23,6 +33,11 @@ class AgentStream:
         self._events = self._told()
         self.queue_s: float | None = None
         self.ttft_s: float | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The run that answers."""
+        return self._live.id
 
     @property
     def usage(self) -> Usage:
@@ -40,9 +55,11 @@ class AgentStream:
             await self._going.ended()
 
     async def _told(self) -> AsyncGenerator[Event, None]:
-        """What the log means to a chat. Calls are not the client's to make, so it hears of them only as activity."""
+        """What the log means to a chat. Of calls that are not the client's to make it hears only as activity; of its own each
+        comes whole, since what begins like a call may not be one, and then the model is told.
+        """
         progress = Progress(self._live.id)
-        spoke, step = False, 0
+        spoke, step, handed = False, 0, 0
         async with aclosing(self._live.follow()) as events:
             async for _, event in events:
                 for heard in progress.apply(event):
@@ -53,6 +70,11 @@ class AgentStream:
                         yield heard
                     elif isinstance(heard, ToolStarted | ToolEnded):
                         yield heard
+                    elif isinstance(heard, ToolCallClosed) and progress.calls[heard.index].clients:
+                        call = progress.calls[heard.index]
+                        yield ToolCallOpened(0, handed, call.id, call.name)
+                        yield ToolCallArguments(0, handed, call.arguments)
+                        handed += 1
                 if isinstance(event, StepEnded) and self.queue_s is None:
                     self.queue_s, self.ttft_s = event.queue_s, event.ttft_s
                 elif isinstance(event, Ended):
@@ -62,4 +84,6 @@ class AgentStream:
         """Raises what the run failed with."""
         if ended.end in ("failed", "cancelled"):
             raise self._live.failure or SequenceFailed(ended.error or "The run was cancelled.")
+        if ended.why == HANDED_OVER:
+            return ChoiceFinished(0, "tool_calls")
         return ChoiceFinished(0, "stop" if ended.end == "completed" else "length")

@@ -7,36 +7,27 @@ import time
 
 from msgspec.structs import replace
 
+from agentflow.agents.aging import holds_of, is_old, mark, remark
 from agentflow.agents.clock import RunClock
+from agentflow.agents.config import AgentLimits
 from agentflow.agents.live import LiveRun
 from agentflow.agents.progress import Call
-from agentflow.agents.record import ApprovalAsked, CallEnded, CallStarted
+from agentflow.agents.record import Aged, ApprovalAsked, ApprovalGiven, CallEnded, CallStarted
 from agentflow.tools.errors import ToolError, ToolFailed, UnknownTool
 from agentflow.tools.tool import ToolSpec
 from agentflow.tools.toolbox import CallId, Prepared, Toolbox
 
-_OLD = "(This result is "
-
 
 class ToolWork:
-    """For one run. `names`: the tools that it may use; `most_s`: the longest that one call may take, in seconds.
-
-    `most_calls`: how many calls the run may make in all; None: any number.
-    """
+    """For one run. `names`: the tools that it may use; `most_calls`: how many it may call in all, None: any number."""
 
     def __init__(
-        self,
-        toolbox: Toolbox,
-        names: frozenset[str],
-        *,
-        parallel: int,
-        most_s: float,
-        most_calls: int | None = None,
+        self, toolbox: Toolbox, names: frozenset[str], limits: AgentLimits, most_calls: int | None = None
     ) -> None:
         self._toolbox = toolbox
         self._names = names
-        self._places = asyncio.Semaphore(parallel)
-        self._most_s = most_s
+        self._limits = limits
+        self._places = asyncio.Semaphore(limits.parallel_tools)
         self._most_calls = most_calls
 
     async def call(self, live: LiveRun, call: Call, clock: RunClock) -> None:
@@ -64,7 +55,7 @@ class ToolWork:
         except BaseException:
             self._toolbox.drop(prepared)
             raise
-        outcome = await self._toolbox.run(prepared, CallId(live.tenant, live.id, call.id), self._most_s)
+        outcome = await self._toolbox.run(prepared, CallId(live.tenant, live.id, call.id), self._limits.tool_s)
         await live.tell(
             CallEnded(
                 call_id=call.id,
@@ -80,16 +71,22 @@ class ToolWork:
         if call.ended is None or call.ended.is_error:
             return False
         spec = self._spec(call.name)
-        return spec is not None and spec.fresh_for_s is not None and _age_s(call.ended) > spec.fresh_for_s
+        return spec is not None and is_old(call.name, call.ended.at, holds_of([spec]), int(time.time() * 1000))
 
     async def renew(self, live: LiveRun, call: Call, clock: RunClock) -> None:
         """Fetch a stale result again, if its tool is idempotent; else the model reads how old it is."""
         assert call.ended is not None
         if call.idempotent:
             await self.call(live, call, clock)
-        elif not call.ended.text.startswith(_OLD):
-            aged = f"{_OLD}{_in_words(_age_s(call.ended))} old, and may not hold any more.)\n{call.ended.text}"
+        elif (aged := mark(call.ended.text, call.ended.at)) != call.ended.text:
             await live.tell(replace(call.ended, text=aged))
+
+    async def remark(self, live: LiveRun) -> None:
+        """Tell the model which results of earlier steps have become too old since it read them; each once."""
+        old = [call for call in live.progress.past if self.is_stale(call)]
+        if old:
+            text = remark([(call.name, call.ended.at) for call in old if call.ended is not None])
+            await live.tell(Aged(call_ids=tuple(call.id for call in old), text=text))
 
     def _must_ask(self, tenant: str, call: Call) -> bool:
         """Whether a person must allow the call. Nobody is asked about one that cannot be made. Raises ToolError."""
@@ -100,11 +97,15 @@ class ToolWork:
         return True
 
     async def _ask(self, live: LiveRun, call: Call, clock: RunClock) -> None:
-        """Wait for a person's word. Raises ToolFailed if it is no."""
+        """Wait for a person's word. Raises ToolFailed if it is no, or does not come in time."""
         if not call.asked:
             await live.tell(ApprovalAsked(call_id=call.id))
-        async with clock.stopped():
-            await live.until(lambda: call.answer is not None)
+        most_s = self._limits.approval_s
+        try:
+            async with clock.stopped(), asyncio.timeout(most_s - (time.time() - (call.asked_at or 0) / 1000)):
+                await live.until(lambda: call.answer is not None)
+        except TimeoutError:
+            await live.tell(ApprovalGiven(call_id=call.id, allowed=False, why=f"nobody answered within {most_s:g} s"))
         if call.answer is None:
             raise ToolFailed("The run is over.")
         if not call.answer.allowed:
@@ -128,15 +129,3 @@ class ToolWork:
                 f"No more calls can be made: all {self._most_calls} are used up. Answer with what you have."
             )
         return self._toolbox.prepare(tenant, call.name, call.arguments)
-
-
-def _age_s(ended: CallEnded) -> float:
-    return time.time() - ended.at / 1000
-
-
-def _in_words(seconds: float) -> str:
-    for size, word in ((86_400, "day"), (3600, "hour"), (60, "minute")):
-        if seconds >= size:
-            count = round(seconds / size)
-            return f"{count} {word}{'s' if count > 1 else ''}"
-    return f"{round(seconds)} seconds"

@@ -36,7 +36,7 @@ _INLINE_ITEMS = 100  # about a millisecond of decoding; more would hold the loop
 class Conversations:
     """Lives on the event loop. All methods raise NotStored, Refused and DataDamaged. What they have done is durable.
 
-    `goes_on`: whether a tenant's response is under way in this process, so that its log need not be read.
+    `goes_on`: whether a tenant's run is under way in this process, so that its log need not be read.
     """
 
     def __init__(
@@ -129,10 +129,10 @@ class Conversations:
         """Take in the items of the responses that are over."""
         async with self._alone(tenant, conversation_id):
             for response_id in await self._responses.due(tenant, conversation_id):
-                if self._goes_on(tenant, response_id):
-                    continue
                 record = await self._responses.record(tenant, response_id)
                 if record is not None:
+                    if self._goes_on(tenant, record.run_id):
+                        continue
                     projection = await self._responses.projection(tenant, record)
                     if projection is None or not projection.over:
                         continue
@@ -143,12 +143,11 @@ class Conversations:
         return self._settling.setdefault((tenant, conversation_id), asyncio.Lock())
 
     async def _take_in(self, tenant: str, conversation_id: str, projection: Projection) -> None:
-        ended = projection.progress.ended
-        assert ended is not None
-        if ended.end == "failed":
+        state = projection.state()
+        if state.status == "failed":
             return
-        place = f"{ended.at:012x}{projection.record.id[-16:]}"
-        items = [*projection.record.input, *kept(projection.state().output)]
+        place = f"{projection.over_ms:012x}{projection.record.id[-16:]}"
+        items = kept((*projection.record.input, *state.output))
         await self._put_items(tenant, [(f"{conversation_id}/{place}{n:04x}", item) for n, item in enumerate(items)])
 
     async def _write(self, tenant: str, conversation_id: str, items: Sequence[Item]) -> None:

@@ -47,7 +47,7 @@ def context_of(progress: Progress) -> tuple[Message, ...]:
         messages.append(said)
     messages += progress.new_turns()
     if began.agent:
-        answered = {call.id for call in progress.calls if call.ended is not None}
+        answered = {call.id for call in progress.calls if call.ended is not None or call.clients}
         messages += [
             Message("tool", _CUT_OFF, name=call.name, tool_call_id=call.id)
             for call in said.tool_calls

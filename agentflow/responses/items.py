@@ -60,13 +60,23 @@ class ApprovalItem(Struct, frozen=True, kw_only=True, tag="approval"):
     arguments: str
 
 
-Item = MessageItem | CallItem | ResultItem | ToolItem | ApprovalItem
+class WordItem(Struct, frozen=True, kw_only=True, tag="word"):
+    """A person's word about a call: `request` is the id of the ApprovalItem; `reason` is for the model."""
+
+    id: str
+    request: str
+    approve: bool
+    reason: str | None = None
+
+
+Item = MessageItem | CallItem | ResultItem | ToolItem | ApprovalItem | WordItem
 
 
 def kept(items: Iterable[Item]) -> tuple[Item, ...]:
-    """Those of a response's items that are worth going on from: no question, and no call that was cut off."""
+    """Those of a response's items that are worth going on from: no question, no word, and no call that was cut off."""
     return tuple(
         item
         for item in items
-        if not isinstance(item, ApprovalItem) and not (isinstance(item, CallItem) and item.status != "completed")
+        if not isinstance(item, ApprovalItem | WordItem)
+        and not (isinstance(item, CallItem) and item.status != "completed")
     )

@@ -8,8 +8,11 @@ under the same numbers, whether the run goes on, is over, or was taken up by ano
     a call's opening        a function_call item, or (the server makes it) a tool's item
     its arguments           deltas, and the whole
     ToolStarted, ToolEnded  the stages of a tool's item, which then is done; a result that is fetched again changes nothing
-    ApprovalAsked           an item that is done at once
+    ApprovalAsked           an item that is done at once; the call's own comes when it is made
     Ended                   what is open ends as incomplete; then completed, incomplete or failed
+
+A response that is stored is complete too when nothing happens until a person allows a call. Then the run goes on in another
+response, whose record says behind which event of the log. Each of them tells its own part, and counts its own tokens.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from agentflow.agents.progress import Heard, Progress
-from agentflow.agents.record import ApprovalAsked, Began, Ended, Event, StepEnded
-from agentflow.events import TextDelta, ToolCallArguments, ToolCallClosed, ToolCallOpened, ToolEnded, ToolStarted
+from agentflow.agents.record import ApprovalAsked, Ended, Event, StepEnded
+from agentflow.events import TextDelta, ToolCallArguments, ToolCallClosed, ToolCallOpened, ToolEnded, ToolStarted, Usage
 from agentflow.responses.events import (
     ArgumentsAdded,
     ArgumentsDone,
@@ -40,7 +43,7 @@ from agentflow.responses.events import (
     ToolStage,
     ToolTold,
 )
-from agentflow.responses.ids import run_of
+from agentflow.responses.ids import approval_of
 from agentflow.responses.items import ApprovalItem, CallItem, Item, ItemStatus, MessageItem, ToolItem
 from agentflow.responses.records import ResponseRecord
 
@@ -69,7 +72,7 @@ class Projection:
 
     def __init__(self, record: ResponseRecord) -> None:
         self.record = record
-        self.progress = Progress(run_of(record.id))
+        self.progress = Progress(record.run_id)
         self._suffix = record.id.rpartition("_")[2]
         self._number = 0
         self._told: list[ResponseEvent] = []
@@ -79,26 +82,60 @@ class Projection:
         self._over: set[str] = set()  # the ids of calls of the server's own that have a result
         self._created_ms = 0
         self._ended: Ended | None = None
+        self._asked_ms: int | None = None  # when it was complete, of one that asks a person
+        self._before = Usage()  # of the run, in earlier responses
+        self.applied = 0
+        self.followed = False
 
     @property
     def over(self) -> bool:
-        """Whether nothing will follow."""
-        return self._ended is not None
+        """Whether nothing will follow. Of the log, something may: `applied` events were this response's or before it, and
+        `followed` tells whether there were more.
+        """
+        return self._ended is not None or self.asks
+
+    @property
+    def asks(self) -> bool:
+        """Whether it is over because its run waits for a person, or did."""
+        return self._asked_ms is not None
+
+    @property
+    def over_ms(self) -> int:
+        """When it was over."""
+        return self._asked_ms or (self._ended.at if self._ended is not None else 0)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the last event was this response's, and not of the run before it."""
+        return self.applied > self.record.after
+
+    @property
+    def usage(self) -> Usage:
+        """What was counted so far, over all steps."""
+        now, before = self.progress.usage, self._before
+        return Usage(
+            prompt_tokens=now.prompt_tokens - before.prompt_tokens,
+            completion_tokens=now.completion_tokens - before.completion_tokens,
+            cached_tokens=now.cached_tokens - before.cached_tokens,
+        )
 
     @property
     def next_number(self) -> int:
         """The number that the next event will have."""
         return self._number
 
-    @property
-    def own(self) -> bool:
-        """Whether the server makes the calls."""
-        return self.progress.began is not None and bool(self.progress.began.agent)
-
     def apply(self, event: Event) -> list[ResponseEvent]:
         """What the next event of the log says."""
+        if self.over:
+            self.followed = True
+            return []
         heard = self.progress.apply(event)
-        if isinstance(event, Began):
+        self.applied += 1
+        if not self.is_own:
+            self._over |= {each.id for each in heard if isinstance(each, ToolEnded)}
+            self._before = self.progress.usage
+            return []
+        if self.applied == self.record.after + 1:
             self._created_ms = event.at
             self._tell_state("created")
             self._tell_state("in_progress")
@@ -110,6 +147,9 @@ class Projection:
             self._ask(event.call_id)
         elif isinstance(event, Ended):
             self._end(event)
+        if self._parts() and self.progress.waits_for_word:
+            self._asked_ms = event.at
+            self._tell_state("completed")
         told, self._told = self._told, []
         return told
 
@@ -117,19 +157,20 @@ class Projection:
         """The response as it stands."""
         ended = self._ended
         if ended is None:
-            return self._state("in_progress")
+            return self._state("completed" if self.asks else "in_progress")
         return self._state("cancelled" if ended.end == "cancelled" else ended.end)
 
     def _state(self, status: ResponseStatus) -> ResponseState:
         ended = self._ended
         state = ResponseState(record=self.record, created_ms=self._created_ms, status=status)
         if ended is None:
-            return replace(state, output=tuple(self._output))
+            usage = self.usage if self.asks else None
+            return replace(state, output=tuple(self._output), usage=usage, completed_ms=self._asked_ms)
         failed, cut = ended.end == "failed", ended.end == "incomplete"
         return replace(
             state,
             output=tuple(self._output),
-            usage=self.progress.usage,
+            usage=self.usage,
             completed_ms=ended.at if ended.end == "completed" else None,
             incomplete=_INCOMPLETE.get(ended.why, "max_messages") if cut else None,
             failure=_failure(ended) if failed else None,
@@ -143,16 +184,44 @@ class Projection:
                 self._add_text(text)
             case ToolCallOpened(id=call_id, name=name):
                 self._end_message("completed")
-                self._open_call(call_id, name)
+                if not self._is_held(name):
+                    self._open_call(call_id, name)
             case ToolCallArguments(text=text):
-                call_id = self.progress.calls[heard.index].id
-                self._add_arguments(self._calls[call_id], text)
+                call = self._calls.get(self.progress.calls[heard.index].id)
+                if call is not None:
+                    self._add_arguments(call, text)
             case ToolCallClosed(id=call_id):
-                self._close_call(call_id)
-            case ToolStarted(id=call_id, name=name) if name == FILE_SEARCH:
-                self._tell_stage(self._calls[call_id], "searching")
+                if call_id in self._calls:
+                    self._close_call(call_id)
+            case ToolStarted(id=call_id, name=name) if call_id not in self._over:
+                call = self._calls.get(call_id) or self._show_held(call_id, name)
+                if name == FILE_SEARCH:
+                    self._tell_stage(call, "searching")
             case ToolEnded(id=call_id) if call_id not in self._over:
                 self._end_call(heard)
+
+    def _parts(self) -> bool:
+        """Whether the response ends where a person is asked. A run of an earlier release waits within its response."""
+        began = self.progress.began
+        return self.record.store and began is not None and bool(began.asking)
+
+    def _is_held(self, name: str) -> bool:
+        """Whether a call's item comes only when it is made: a person is asked before that, in an item of its own."""
+        began = self.progress.began
+        return began is not None and name in began.asking
+
+    def _show_held(self, call_id: str, name: str) -> _Open:
+        """The item of a call that was held, or was none from its first word on."""
+        self._end_message("completed")
+        opened = self._open_call(call_id, name)
+        call = next(call for call in self.progress.calls if call.id == call_id)
+        if call.arguments:
+            self._add_arguments(opened, call.arguments)
+        if call.closed:
+            self._close_call(call_id)
+        if call.asked and isinstance(opened.item, ToolItem):
+            opened.item = replace(opened.item, approval=approval_of(call_id))
+        return opened
 
     def _add_text(self, text: str) -> None:
         message = self._message
@@ -174,45 +243,47 @@ class Projection:
         self._done(message, MessageItem(id=item_id, role="assistant", texts=(text,), status=status))
 
     def _open_call(self, call_id: str, name: str) -> _Open:
+        began = self.progress.began
         item: Item
-        if self.own:
+        if began is None or not began.agent or name in began.client_tools:
+            item = CallItem(id=self._item_id("fc"), call_id=call_id, name=name, arguments="", status="in_progress")
+        else:
             item = ToolItem(
                 id=self._item_id("fs" if name == FILE_SEARCH else "mcp"), name=name, arguments="", status="in_progress"
             )
-        else:
-            item = CallItem(id=self._item_id("fc"), call_id=call_id, name=name, arguments="", status="in_progress")
         call = self._calls[call_id] = self._added(item)
-        if self.own:
+        if isinstance(item, ToolItem):
             self._tell_stage(call, "in_progress")
         return call
 
     def _add_arguments(self, call: _Open, text: str) -> None:
         call.pieces.append(text)
         if not _is_search(call.item):
-            self._say(ArgumentsAdded(self._number, call.place, call.item.id, text, self.own))
+            self._say(ArgumentsAdded(self._number, call.place, call.item.id, text, isinstance(call.item, ToolItem)))
 
     def _close_call(self, call_id: str) -> None:
         call = self._calls[call_id]
         if not _is_search(call.item):
-            self._say(ArgumentsDone(self._number, call.place, call.item.id, call.text, self.own))
+            own = isinstance(call.item, ToolItem)
+            self._say(ArgumentsDone(self._number, call.place, call.item.id, call.text, own))
         if isinstance(call.item, CallItem):
             del self._calls[call_id]
             self._done(call, replace(call.item, arguments=call.text, status="completed"))
 
     def _ask(self, call_id: str) -> None:
         """A call waits for a person. The item has the call's id, by another name, for whoever answers."""
-        call = self._calls.get(call_id)
-        if call is not None and isinstance(call.item, ToolItem):  # none: it is over, and is to be made again
-            asked = ApprovalItem(id=f"mcpr_{call_id.removeprefix('call_')}", name=call.item.name, arguments=call.text)
-            call.item = replace(call.item, approval=asked.id)
-            self._done(self._added(asked), asked)
+        if call_id in self._over:
+            return  # it is to be made again
+        call = next(call for call in self.progress.calls if call.id == call_id)
+        asked = ApprovalItem(id=approval_of(call_id), name=call.name, arguments=call.arguments)
+        shown = self._calls.get(call_id)
+        if shown is not None and isinstance(shown.item, ToolItem):
+            shown.item = replace(shown.item, approval=asked.id)
+        self._done(self._added(asked), asked)
 
     def _end_call(self, ended: ToolEnded) -> None:
         """A tool's result is there; or what the model wrote was no call."""
-        call = self._calls.get(ended.id)
-        if call is None:  # it was none from its first word on
-            self._end_message("completed")
-            call = self._open_call(ended.id, ended.name)
+        call = self._calls.get(ended.id) or self._show_held(ended.id, ended.name)
         del self._calls[ended.id]
         self._over.add(ended.id)
         if isinstance(call.item, ToolItem):

@@ -5,6 +5,7 @@
     conversation       <conversation id>             ConversationRecord
     conversation_item  <conversation id>/<place>     ItemRecord; places sort by when the items came
     conversation_due   <conversation id>/<response>  empty: the response's items belong in, once it is over
+    response_part      <run id>/<response>           empty: the response goes on with the run of an earlier one
 
 A reader ignores fields that it does not know, and what is added later has a default.
 
@@ -20,6 +21,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from agentflow.messages import Tool, ToolChoice
+from agentflow.responses.ids import run_of
 from agentflow.responses.items import Item
 
 
@@ -58,13 +60,23 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class ResponseRecord(Struct, frozen=True, kw_only=True):
-    """What was asked: `input` are the items that came with the request, and none of what went before."""
+    """What was asked: `input` are the items that came with the request, and none of what went before.
+
+    `run`: the run that an earlier response began, where this one goes on with it behind the first `after` events of its log.
+    """
 
     id: str
     model: str
     input: tuple[Item, ...]
     settings: Settings = Settings()
     store: bool = True
+    run: str = ""
+    after: int = 0
+
+    @property
+    def run_id(self) -> str:
+        """The run that makes the response, or a part of which does."""
+        return self.run or run_of(self.id)
 
 
 class ConversationRecord(Struct, frozen=True, kw_only=True):

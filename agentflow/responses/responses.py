@@ -2,6 +2,10 @@
 
 A response is a run, of an agent or of a plain model, and a record of what was asked. What it answered is read from the run's log
 each time (projection.py), so that a stream, a stream that is resumed and a later look cannot differ.
+
+Where a run waits for a person's word about calls, its response is complete, with the question as its last item; the word comes
+with the next response, which goes on with the same run. Its record is durable before the word is in the run's log. A word that
+is given at the run itself lets the run go on with nobody to listen; what came of it can be asked from that response on.
 """
 
 from __future__ import annotations
@@ -14,21 +18,23 @@ from msgspec.structs import replace
 from agentflow.agents.agency import Asked
 from agentflow.agents.record import Event
 from agentflow.agents.runs import Runs, new_run_id
-from agentflow.errors import InvalidRequest
+from agentflow.errors import AgentFlowError, InvalidRequest
 from agentflow.library.paging import paged
-from agentflow.library.refusals import NotStored
+from agentflow.library.refusals import DataDamaged, DataUnavailable, NotStored
 from agentflow.library.values import Page, PageRequest
 from agentflow.messages import ChatRequest, Message
 from agentflow.responses.conversations import Conversations
 from agentflow.responses.events import ResponseState
 from agentflow.responses.history import check_calls, context_of, messages_of
 from agentflow.responses.ids import response_of, run_of
-from agentflow.responses.items import Item
-from agentflow.responses.records import ResponseRecord
+from agentflow.responses.items import Item, WordItem
+from agentflow.responses.records import ResponseRecord, Settings
 from agentflow.responses.store import ResponseStore
 from agentflow.responses.stream import ResponseStream
 from agentflow.responses.values import NewResponse
+from agentflow.responses.words import Words, unanswered
 
+_PREVIOUS = "previous_response_id"
 _AT_ONCE = 50  # events of a log that are told without a break
 _NO_MESSAGE = "A response needs something to answer: give `input`."
 
@@ -47,7 +53,9 @@ class Responses:
         Closing the stream before the end ends the response, which is `cancelled` then.
         """
         request, settings, tenant = new.request, new.settings, new.request.caller.tenant
-        before = await self._before(tenant, new)
+        if any(isinstance(item, WordItem) for item in new.input):
+            return await self._gone_on(new)
+        before, chain = await self._before(tenant, new)
         added = messages_of(new.input)
         check_calls(before, added)
         if not before and not added:
@@ -63,16 +71,75 @@ class Responses:
         if request.store:
             await self._store.put(tenant, record)
         try:
-            return await self._begun(record, replace(request, messages=(*before, *added)))
+            chain = chain or (record.id if request.store else "")
+            return await self._begun(record, replace(request, messages=(*before, *added)), chain)
         except BaseException:
             if request.store and await self._ended(tenant, run_id):
                 await self._store.delete(tenant, record)  # whose id its caller never learns
             raise
 
-    async def _begun(self, record: ResponseRecord, request: ChatRequest) -> ResponseStream:
+    async def _gone_on(self, new: NewResponse) -> ResponseStream:
+        """A response that goes on with a run which waits for a person, by that person's word."""
+        tenant = new.request.caller.tenant
+        words = Words.of(new)
+        before = await self._waiting(tenant, new.settings, words)
+        going = self._runs.found(tenant, words.run_id)
+        if before.model != new.request.model:
+            raise InvalidRequest(f"The approval was asked for by '{before.model}': name that.", param="model")
+        if going is None:
+            raise await self._not_waiting(tenant, words)
+        words.check(going.live.progress)
+        record = ResponseRecord(
+            id=response_of(new_run_id()),
+            model=before.model,
+            input=new.input,
+            settings=new.settings,
+            store=new.request.store,
+            run=words.run_id,
+            after=going.live.count,
+        )
+        if record.store:
+            await self._store.put(tenant, record)
+        taken = False
+        try:
+            taken = await going.live.answer(words.events(new.request.caller.name), record.after)
+        finally:
+            if record.store and not taken:
+                await self._store.drop(tenant, record)  # whose id its caller never learns
+        if not taken:
+            raise words.answered()
+        return ResponseStream(record, going.live.follow(), going=going)
+
+    async def _waiting(self, tenant: str, settings: Settings, words: Words) -> ResponseRecord:
+        """The response that an approval was asked for in. Raises InvalidRequest."""
+        found = await self._store.of_run(tenant, words.run_id)
+        if settings.previous_response_id is not None:
+            await self._previous_record(tenant, settings.previous_response_id)
+            found = [record for record in found if record.id == settings.previous_response_id]
+        elif settings.conversation is not None:
+            await self.conversations.retrieve(tenant, settings.conversation)
+            found = [record for record in found if record.settings.conversation == settings.conversation]
+        else:
+            raise InvalidRequest(
+                "An approval goes on from a response: give its `previous_response_id`, or its `conversation`.",
+                param="previous_response_id",
+                code="missing_required_parameter",
+            )
+        if not found:
+            raise words.unknown()
+        return found[-1]
+
+    async def _not_waiting(self, tenant: str, words: Words) -> AgentFlowError:
+        """Why a run that does not go on here cannot be answered."""
+        run = await (await self._runs.archive()).find(tenant, words.run_id)
+        if run is not None and run.end is None:
+            return DataUnavailable("The run that asked is being taken up after a start. Try again.", retry_after_s=1.0)
+        return words.answered()
+
+    async def _begun(self, record: ResponseRecord, request: ChatRequest, chain: str) -> ResponseStream:
         """The response's stream, with the model's first word."""
         settings = record.settings
-        asked = Asked(run_of(record.id), settings.instructions or "", settings.max_tool_calls)
+        asked = Asked(run_of(record.id), settings.instructions or "", settings.max_tool_calls, chain)
         going = await self._runs.begin(request, asked)
         stream = ResponseStream(record, going.live.follow(), going=going)
         try:
@@ -92,9 +159,9 @@ class Responses:
         run = await (await self._runs.archive()).find(tenant, run_id)
         return run is None or run.end is not None
 
-    def _goes_on(self, tenant: str, response_id: str) -> bool:
-        live = self._runs.live(tenant, run_of(response_id))
-        return live is not None and not live.over
+    def _goes_on(self, tenant: str, run_id: str) -> bool:
+        live = self._runs.live(tenant, run_id)
+        return live is not None and not live.over and not live.progress.waits_for_word
 
     async def retrieve(self, tenant: str, response_id: str) -> ResponseState:
         """A response as it stands. Raises NotStored, Refused, DataDamaged, as all below do."""
@@ -107,77 +174,109 @@ class Responses:
     async def stream(self, tenant: str, response_id: str, after: int) -> ResponseStream:
         """A response's events with numbers above `after`, and those to come while it goes on."""
         record = await self._record(tenant, response_id)
-        live = self._runs.live(tenant, run_of(response_id))
+        live = self._runs.live(tenant, record.run_id)
         if live is not None:
             return ResponseStream(record, live.follow(), after=after)
-        events = await self._store.events(tenant, response_id)
+        events = await self._store.events(tenant, record)
         if not events:
             raise _unknown(response_id)
         return ResponseStream(record, _replayed(events), after=after)
 
     async def delete(self, tenant: str, response_id: str) -> None:
-        """Forget a response and its run. One that goes on is ended. What it gave to a conversation stays there."""
-        record, run_id = await self._record(tenant, response_id), run_of(response_id)
-        await self._runs.cancel(tenant, run_id)
+        """Forget a response, and its run with the last of its responses. One that goes on, or waits for a person, is ended.
+
+        What it gave to a conversation stays there.
+        """
+        record = await self._record(tenant, response_id)
+        try:
+            projection = await self._store.projection(tenant, record)
+        except DataDamaged:
+            followed = False  # what cannot be read can be removed all the same
+        else:
+            followed = projection is not None and projection.followed
+        if not followed:
+            await self._runs.cancel(tenant, record.run_id)
         if record.settings.conversation is not None:
             await self.conversations.settle(tenant, record.settings.conversation)
-        await self._runs.forget(tenant, run_id)
+        if len(await self._store.of_run(tenant, record.run_id)) > 1:
+            await self._store.drop(tenant, record)
+            return
+        await self._runs.cancel(tenant, record.run_id)
+        await self._runs.forget(tenant, record.run_id)
         await self._store.delete(tenant, record)
 
     async def drop(self, tenant: str, run_id: str) -> None:
-        """Forget the response that a run makes, which is over and whose log goes next; does nothing for any other run."""
-        record = await self._store.record(tenant, response_of(run_id))
-        if record is None:
-            return
-        if record.settings.conversation is not None:
-            await self.conversations.settle(tenant, record.settings.conversation)
-        await self._store.drop(tenant, record)
+        """Forget the responses that a run makes, which is over and whose log goes next; does nothing for any other run."""
+        for record in await self._store.of_run(tenant, run_id):
+            if record.settings.conversation is not None:
+                await self.conversations.settle(tenant, record.settings.conversation)
+            await self._store.drop(tenant, record)
 
     async def input_items(self, tenant: str, response_id: str, request: PageRequest) -> Page[Item]:
         """A part of the items that came with a response's request."""
         record = await self._record(tenant, response_id)
+        if not await self._store.is_told(tenant, record):
+            raise _unknown(response_id)
         return paged(record.input, lambda item: item.id, request)
 
     async def cancel(self, tenant: str, response_id: str) -> ResponseState:
         """End a response that is made in the background. Raises InvalidRequest for any other."""
-        await self._record(tenant, response_id)
+        if not await self._store.is_told(tenant, await self._record(tenant, response_id)):
+            raise _unknown(response_id)
         raise InvalidRequest(
             "Cannot cancel a synchronous response: close its connection instead.",
             param="response_id",
             code="invalid_value",
         )
 
-    async def _before(self, tenant: str, new: NewResponse) -> tuple[Message, ...]:
-        """What the new input is added to."""
+    async def _before(self, tenant: str, new: NewResponse) -> tuple[tuple[Message, ...], str]:
+        """What the new input is added to; and what it belongs to: a conversation, or the first response of the chain."""
         if new.settings.conversation is not None:
-            return messages_of(await self.conversations.all_items(tenant, new.settings.conversation))
+            items = await self.conversations.all_items(tenant, new.settings.conversation)
+            return messages_of(items), new.settings.conversation
         if new.settings.previous_response_id is not None:
             return await self._previous(tenant, new.settings.previous_response_id)
-        return ()
+        return (), ""
 
-    async def _previous(self, tenant: str, response_id: str) -> tuple[Message, ...]:
-        param = "previous_response_id"
-        record = await self._store.record(tenant, response_id)
-        projection = None if record is None else await self._store.projection(tenant, record)
+    async def _previous(self, tenant: str, response_id: str) -> tuple[tuple[Message, ...], str]:
+        record = await self._previous_record(tenant, response_id)
+        projection = await self._store.projection(tenant, record)
+        if projection is not None and projection.asks:
+            if not projection.followed:
+                raise unanswered(response_id, projection.progress)
+            if len(await self._store.of_run(tenant, record.run_id)) == 1:
+                # The word was given at the run itself, and no other response tells what came of it.
+                projection = await self._store.projection(tenant, replace(record, store=False))
         if projection is None:
-            raise InvalidRequest(
-                f"Previous response with id '{response_id[:64]}' not found.",
-                param=param,
-                code="previous_response_not_found",
-            )
+            raise _no_previous(response_id)
         if not projection.over:
             raise InvalidRequest(
                 f"The response '{response_id}' is not over yet: wait until it is, or ask without it.",
-                param=param,
+                param=_PREVIOUS,
                 code="previous_response_in_progress",
             )
-        return context_of(projection.progress)
+        began = projection.progress.began
+        return context_of(projection.progress), (began.conversation if began is not None else "") or response_id
+
+    async def _previous_record(self, tenant: str, response_id: str) -> ResponseRecord:
+        record = await self._store.record(tenant, response_id)
+        if record is None:
+            raise _no_previous(response_id)
+        return record
 
     async def _record(self, tenant: str, response_id: str) -> ResponseRecord:
         record = await self._store.record(tenant, response_id)
         if record is None:
             raise _unknown(response_id)
         return record
+
+
+def _no_previous(response_id: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Previous response with id '{response_id[:64]}' not found.",
+        param=_PREVIOUS,
+        code="previous_response_not_found",
+    )
 
 
 def _unknown(response_id: str) -> NotStored:

@@ -12,13 +12,14 @@ from agentflow.agents.archive import Archive
 from agentflow.agents.record import Event
 from agentflow.library.planeerrors import translated
 from agentflow.library.refusals import DataDamaged
-from agentflow.responses.ids import run_of
+from agentflow.responses.ids import response_of
 from agentflow.responses.projection import Projection
 from agentflow.responses.records import ResponseRecord
 
 _ID = re.compile(r"resp_[0-9a-f]{24}")
 _KIND = "response"
 _DUE = "conversation_due"
+_PART = "response_part"
 _INLINE_EVENTS = 100  # about 2 ms of parsing; more would hold the loop up
 
 
@@ -34,6 +35,8 @@ class ResponseStore:
         writes = [state.put(tenant, _KIND, record.id, msgspec.json.encode(record))]
         if conversation := record.settings.conversation:
             writes.append(state.put(tenant, _DUE, f"{conversation}/{record.id}", b""))
+        if record.run:
+            writes.append(state.put(tenant, _PART, f"{record.run}/{record.id}", b""))
         with translated():
             await asyncio.gather(*writes)
 
@@ -50,13 +53,26 @@ class ResponseStore:
         except msgspec.DecodeError as error:
             raise DataDamaged(f"the record of {response_id!r} cannot be read: restore it from a backup.") from error
 
-    async def events(self, tenant: str, response_id: str) -> list[tuple[int, Event]]:
+    async def events(self, tenant: str, record: ResponseRecord) -> list[tuple[int, Event]]:
         """The log of its run; empty if there is none."""
-        return await (await self._archive()).events(tenant, run_of(response_id))
+        return await (await self._archive()).events(tenant, record.run_id)
+
+    async def is_told(self, tenant: str, record: ResponseRecord) -> bool:
+        """Whether its run has a log."""
+        return bool(await (await self._archive()).events_page(tenant, record.run_id, 0, 1))
+
+    async def of_run(self, tenant: str, run_id: str) -> list[ResponseRecord]:
+        """The responses that a run makes, or made; none for a run of no response's."""
+        prefix = f"{run_id}/"
+        with translated():
+            parts = await (await self._archive()).state.scan(tenant, _PART, prefix=prefix, limit=1000)
+        ids = [response_of(run_id), *(name.removeprefix(prefix) for name, _ in parts)]
+        records = [await self.record(tenant, each) for each in ids]
+        return [record for record in records if record is not None]
 
     async def projection(self, tenant: str, record: ResponseRecord) -> Projection | None:
         """The response as its log tells it; None if it has no log."""
-        events = await self.events(tenant, record.id)
+        events = await self.events(tenant, record)
         if not events:
             return None
         if len(events) <= _INLINE_EVENTS:
@@ -64,8 +80,8 @@ class ResponseStore:
         return await asyncio.to_thread(_projected, record, events)
 
     async def delete(self, tenant: str, record: ResponseRecord) -> None:
-        """Forget a response whose run is over, and that its items were due."""
-        await (await self._archive()).delete(tenant, run_of(record.id))
+        """Forget a response, and its run, which is over."""
+        await (await self._archive()).delete(tenant, record.run_id)
         await self.drop(tenant, record)
 
     async def drop(self, tenant: str, record: ResponseRecord) -> None:
@@ -74,6 +90,8 @@ class ResponseStore:
         with translated():
             if conversation := record.settings.conversation:
                 await state.delete(tenant, _DUE, f"{conversation}/{record.id}")
+            if record.run:
+                await state.delete(tenant, _PART, f"{record.run}/{record.id}")
             await state.delete(tenant, _KIND, record.id)
 
     async def due(self, tenant: str, conversation: str) -> list[str]:

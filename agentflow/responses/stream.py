@@ -45,7 +45,12 @@ class ResponseStream:
     @property
     def usage(self) -> Usage:
         """What was counted so far, over all steps."""
-        return self._projection.progress.usage
+        return self._projection.usage
+
+    @property
+    def run_id(self) -> str:
+        """The run that makes it."""
+        return self._projection.record.run_id
 
     @property
     def next_number(self) -> int:
@@ -81,7 +86,7 @@ class ResponseStream:
         """Leave the run, or end it where it is this stream's. Idempotent."""
         await self._events.aclose()
         await self._log.aclose()
-        if self._going is not None and not self._going.live.over:
+        if self._going is not None and not self._going.live.over and not self._projection.over:
             self._going.cancel()
             await self._going.ended()
 
@@ -89,14 +94,22 @@ class ResponseStream:
         for told in self._ahead:
             yield told
         self._ahead = []
+        if self._is_over():
+            return
         async with aclosing(self._log) as log:
             async for _, event in log:
                 for told in self._applied(event):
                     yield told
+                if self._is_over():
+                    return
+
+    def _is_over(self) -> bool:
+        """The response is; its run may go on, in another."""
+        return self._projection.over
 
     def _applied(self, event: Event) -> list[ResponseEvent]:
         told = self._projection.apply(event)
-        if isinstance(event, StepEnded) and self.queue_s is None:
+        if isinstance(event, StepEnded) and self.queue_s is None and self._projection.is_own:
             self.queue_s, self.ttft_s = event.queue_s, event.ttft_s
         return [each for each in told if each.number > self._after]
 

@@ -49,7 +49,7 @@ async def test_agents_get_the_tools_that_they_name_and_the_small_model_that_is_t
         await room.close()
 
 
-OWN = {"memory_search", "memory_write", "memory_forget", "file_search"}
+OWN = {"memory_search", "memory_read", "memory_write", "memory_forget", "file_search"}
 
 
 @pytest.mark.parametrize(

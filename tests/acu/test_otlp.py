@@ -137,7 +137,10 @@ def test_headers_go_along_and_what_was_sent_is_counted() -> None:
         assert sorted(line for line in lines if line.startswith("acu_spans")) == told
 
 
-def test_a_collector_that_is_away_costs_spans_and_one_log_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_collector_that_is_away_costs_spans_and_one_log_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otlp, "CLOSE_S", 0.2)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         traced = Tracing(TelemetryConfig(otlp_endpoint=f"http://127.0.0.1:{nobody.getsockname()[1]}"), {})
@@ -172,7 +175,10 @@ def test_a_collector_that_refuses_is_told_of_and_the_next_spans_arrive(caplog: p
     assert vars(told)["spans"] == otlp.BATCH_SPANS
 
 
-def test_a_collector_that_hangs_holds_up_nothing_and_the_queue_has_an_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_collector_that_hangs_holds_up_nothing_and_the_queue_has_an_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otlp, "CLOSE_S", 0.2)
     with collecting() as collector:
         collector.hold.set()
         traced = tracing(collector)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from msgspec import structs
 
 from acu.spans import CONTENT_CHARS, NAME_CHARS, SpanData, SpanForm
 from agentflow.agents.record import Began, Routed, RunEnd, StepEnded
@@ -190,3 +191,11 @@ def test_a_refused_request_says_why() -> None:
 def test_a_step_of_a_run_is_no_plain_request() -> None:
     assert SpanForm().of_request(request(request_id="run_1")) is None
     assert span(SpanForm().of_request(request(request_id="cmpl-1"))).name == "text_completion m"
+
+
+@pytest.mark.parametrize("conversation", ["", "conv_1"])
+def test_a_run_and_its_steps_name_the_conversation_where_it_is_known(conversation: str) -> None:
+    run = structs.replace(began(), conversation=conversation)
+    for part in (over(run), step(run)):
+        assert span(SpanForm().of_part(part)).attributes.get("gen_ai.conversation.id", "") == conversation
+    assert "gen_ai.conversation.id" not in span(SpanForm().of_part(call("ok"))).attributes

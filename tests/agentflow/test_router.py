@@ -265,3 +265,55 @@ def test_nine_in_ten_labelled_turns_are_routed_rightly_by_words_alone(router: Ro
         found = decide(router, turn["text"], previous_tool=turn.get("previous_tool"))
         right += found.route == turn["route"] and (found.route != "extract" or found.tool == turn["tool"])
     assert right >= 0.9 * len(turns)
+
+
+@pytest.mark.parametrize(
+    ("text", "earlier", "tool"),
+    [
+        ("And in Paris?", ("What is the weather in Rome?",), "weather"),
+        ("那巴黎呢", ("罗马明天天气怎么样",), "weather"),
+        ("换成欧元呢", ("100美元是多少人民币",), "convert_currency"),
+        ("And in Paris?", ("and in Berlin?", "Will it rain in Rome?"), "weather"),
+        ("and 100 dollars in yen?", ("What is the weather in Rome?",), "convert_currency"),
+    ],
+)
+def test_a_short_follow_up_is_read_with_the_turn_before_where_no_call_is_known(
+    router: Router, text: str, earlier: tuple[str, ...], tool: str
+) -> None:
+    alone, decision = decide(router, text), decide(router, text, earlier=earlier)
+    assert (decision.route, decision.tool) == ("extract", tool)
+    told = f'a short follow-up, read together with "{earlier[-1]}"'
+    assert (decision.reasons[0] == told) == (alone.route != "extract")
+
+
+@pytest.mark.parametrize(
+    ("text", "earlier"),
+    [
+        ("And the Sistine Chapel?", ("Who painted the Mona Lisa?",)),
+        ("And thank you", ("What is the weather in Rome?",)),
+        ("And why is the sky blue?", ("What is the weather in Rome?",)),
+        ("And in Paris?", ()),
+        ("And in Paris?", ("and in Berlin?",)),
+        ("I wish I could be in Paris with all of you for the weekend", ("What is the weather in Rome?",)),
+        ("And in Paris?", ("Who painted the Mona Lisa?", "What is the weather in Rome?")),
+    ],
+)
+def test_what_is_no_follow_up_of_a_tools_turn_stands_by_itself(
+    router: Router, text: str, earlier: tuple[str, ...]
+) -> None:
+    assert decide(router, text, earlier=earlier) == decide(router, text)
+    assert decide(router, text).route == "answer"
+
+
+def test_a_call_that_is_known_counts_more_than_an_earlier_turn(router: Router) -> None:
+    decision = decide(router, "and in Rome?", previous_tool="sun_times", earlier=("What is the weather in Paris?",))
+    assert (decision.route, decision.tool) == ("extract", "sun_times")
+    assert decide(router, "and in Rome?", results_present=True, earlier=("Weather in Paris?",)).route == "aggregate"
+
+
+def test_a_follow_up_is_embedded_together_with_the_turn_before(seeing: Router) -> None:
+    before, text = "Do I need sunscreen in Rome?", "and in Paris?"
+    assert seeing.to_embed(Turn(text=text, earlier=(before,))) == f"{before}\n{text}"
+    decision = seeing.decide(Turn(text=text, earlier=(before,)), toward(NAMES.index("weather")))
+    assert (decision.route, decision.tool) == ("extract", "weather")
+    assert seeing.to_embed(Turn(text=text)) == text

@@ -168,7 +168,11 @@ def new_response(body: ResponseBody, envelope: Envelope) -> NewResponse:
         reasoning=body.reasoning,
     )
     given_input = [] if body.input is None else body.input
-    items = (text_item(given_input, "input"),) if isinstance(given_input, str) else read_items(given_input, "input")
+    items = (
+        (text_item(given_input, "input"),)
+        if isinstance(given_input, str)
+        else read_items(given_input, "input", words=True)
+    )
     return NewResponse(request=request, input=items, settings=settings)
 
 

@@ -9,15 +9,16 @@ from msgspec import Meta, Struct
 
 from acu.http.errors import BadRequest
 from acu.http.wire.decode import MAX_ECHO, clean_text
-from agentflow.responses.items import CallItem, Item, MessageItem, ResultItem, ToolItem
+from agentflow.responses.items import CallItem, Item, MessageItem, ResultItem, ToolItem, WordItem
 
 Id = Annotated[str, Meta(min_length=1, max_length=256)]
 _HINTS = "They may come back from an answer, and are not read."
 Hint = Annotated[Any, Meta(description=_HINTS)]
 
+_WORD = "mcp_approval_response"
 _REFUSED = {
     "item_reference": "Send the item itself, or use `previous_response_id` or `conversation`.",
-    "mcp_approval_response": "Allow a call at /acu/v1/runs/RUN/calls/CALL/approval, while its response goes on.",
+    "mcp_approval_response": "It belongs into the input of a response, with `previous_response_id`.",
 }
 
 
@@ -48,7 +49,9 @@ class InputToolError(Struct, forbid_unknown_fields=True):
 
 
 class InputItem(Struct, forbid_unknown_fields=True, rename={"async_": "async"}):
-    """An item: `message` (the default), `function_call`, `function_call_output`, or one that an answer had."""
+    """An item: `message` (the default), `function_call`, `function_call_output`, `mcp_approval_response` (in the input of a
+    response), or one that an answer had.
+    """
 
     type: str = "message"
     id: Id | None = None
@@ -63,9 +66,9 @@ class InputItem(Struct, forbid_unknown_fields=True, rename={"async_": "async"}):
     error: InputToolError | None = None
     results: Hint = None
     server_label: Hint = None
-    approval_request_id: Hint = None
-    approve: Hint = None
-    reason: Hint = None
+    approval_request_id: Id | None = None
+    approve: bool | None = None
+    reason: str | None = None
     summary: Hint = None
     encrypted_content: Hint = None
     phase: Hint = None
@@ -75,9 +78,15 @@ class InputItem(Struct, forbid_unknown_fields=True, rename={"async_": "async"}):
     async_: Hint = None
 
 
-def read_items(items: list[InputItem], param: str) -> tuple[Item, ...]:
-    """The orchestrator's values. Raises BadRequest for what the types could not say, and for what cannot be read here."""
-    found = [_item(item, f"{param}[{i}]") for i, item in enumerate(items)]
+def read_items(items: list[InputItem], param: str, *, words: bool = False) -> tuple[Item, ...]:
+    """The orchestrator's values; `words`: answers to approval requests may be among them.
+
+    Raises BadRequest for what the types could not say, and for what cannot be read here.
+    """
+    found = [
+        _word(item, f"{param}[{i}]") if words and item.type == _WORD else _item(item, f"{param}[{i}]")
+        for i, item in enumerate(items)
+    ]
     return tuple(item for item in found if item is not None)
 
 
@@ -123,6 +132,17 @@ def _item(item: InputItem, param: str) -> Item | None:
         f"Unsupported item at '{param}': its type is '{item.type[:MAX_ECHO]}'. {why}",
         param=f"{param}.type",
         code="unsupported_item",
+    )
+
+
+def _word(item: InputItem, param: str) -> WordItem:
+    if item.approve is None:
+        raise _missing(f"{param}.approve")
+    return WordItem(
+        id=new_item_id("mcprr"),
+        request=_needed(item.approval_request_id, f"{param}.approval_request_id"),
+        approve=item.approve,
+        reason=None if item.reason is None else clean_text(item.reason, f"{param}.reason"),
     )
 
 

@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from agentflow.messages import Tool, ToolChoice
 from agentflow.responses.events import ResponseState
-from agentflow.responses.items import ApprovalItem, CallItem, Item, MessageItem, ResultItem, ToolItem
+from agentflow.responses.items import ApprovalItem, CallItem, Item, MessageItem, ResultItem, ToolItem, WordItem
 from agentflow.responses.projection import FILE_SEARCH
 from agentflow.responses.records import Settings
 
@@ -87,6 +87,15 @@ class McpApprovalRequest(Struct, frozen=True, kw_only=True, tag_field="type", ta
     arguments: str
 
 
+class McpApprovalResponse(Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_approval_response"):
+    """A person's word about a call."""
+
+    id: str
+    approval_request_id: str
+    approve: bool
+    reason: str | None
+
+
 class FileSearchCall(Struct, frozen=True, kw_only=True, tag_field="type", tag="file_search_call"):
     """A search of the agent's in the caller's files."""
 
@@ -96,7 +105,9 @@ class FileSearchCall(Struct, frozen=True, kw_only=True, tag_field="type", tag="f
     results: None = None
 
 
-ItemObject = Message | FunctionCall | FunctionCallOutput | McpCall | McpApprovalRequest | FileSearchCall
+ItemObject = (
+    Message | FunctionCall | FunctionCallOutput | McpCall | McpApprovalRequest | McpApprovalResponse | FileSearchCall
+)
 
 
 class InputTokensDetails(Struct, frozen=True):
@@ -301,6 +312,10 @@ def item_object(item: Item) -> ItemObject:
             )
         case ApprovalItem():
             return McpApprovalRequest(id=item.id, name=item.name, arguments=item.arguments)
+        case WordItem():
+            return McpApprovalResponse(
+                id=item.id, approval_request_id=item.request, approve=item.approve, reason=item.reason
+            )
 
 
 def _queries(arguments: str) -> list[str]:

@@ -23,6 +23,9 @@ EVENT_TYPES: Final[dict[type[Event], str]] = {
 }
 """What the events are called outside: step_began, call_ended, ..."""
 
+MESSAGE_CHARS: Final = 262_144
+"""Of a message for a run that goes on. A longer one fits no model's context, and would end the run."""
+
 
 class RunsQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The query of a list of runs; `agent` and `status` leave those of one."""
@@ -44,7 +47,7 @@ class RunEventsQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 class RunMessageBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A message of the user's for a run that goes on."""
 
-    content: Annotated[str, Meta(min_length=1)]
+    content: Annotated[str, Meta(min_length=1, max_length=MESSAGE_CHARS)]
 
 
 class RunApprovalBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

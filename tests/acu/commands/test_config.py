@@ -227,3 +227,38 @@ def test_a_secret_is_shown_to_nobody(words: tuple[str, ...], tmp_path: Path, cle
     assert (done.returncode, done.stderr) == (0, "")
     assert "s3cr3t" not in done.stdout
     assert "(hidden)" in done.stdout
+
+
+def test_check_looks_at_the_tools_of_agents_unless_told_not_to(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    (tmp_path / "mine.py").write_text(
+        'from agentflow.tools.function import tool\n\n@tool\ndef greet(name: str) -> str:\n    """Greets."""\n    return name\n'
+    )
+    (tmp_path / "shop.yaml").write_text("{[")
+    file = tmp_path / "acu.yaml"
+    place = f"data_plane: {{path: {tmp_path / 'data'}}}\n"
+    wrong = """
+agents:
+  desk: {tools: [greet, calculater]}
+tools:
+  installed: false
+  python: {mine: {module: mine.py}, gone: {module: "mine.py:gone"}, away: {module: away.py}}
+  http: {shop: {document: shop.yaml, url: "https://shop.test"}, lost: {document: lost.yaml, url: "https://shop.test"}}
+  mcp: {notes: {command: [no-such-server]}, keyed: {command: [sh], variables: {KEY: {file: key.txt}}}}
+"""
+    file.write_text(PLAYED + place + wrong)
+    done = acu("config", "check", str(file), environ=clean_environ)
+    assert done.returncode == 2
+    for field in (
+        "tools.python.gone", "tools.python.away", "tools.http.shop.document", "tools.http.lost.document",
+        "tools.mcp.notes", "tools.mcp.keyed",
+    ):  # fmt: skip
+        assert f"{field}: " in done.stderr
+    assert "tools.python.mine" not in done.stderr
+    assert acu("config", "check", "--no-tools", str(file), environ=clean_environ).returncode == 0
+    file.write_text(PLAYED + place + wrong.partition("tools:\n")[0] + "tools: {python: {mine: {module: mine.py}}}\n")
+    done = acu("config", "check", str(file), environ=clean_environ)
+    assert "agents.desk.tools: There is no tool 'calculater'. Did you mean 'calculator'?" in done.stderr
+    file.write_text(file.read_text().replace("calculater", "calculator"))
+    done = acu("config", "check", str(file), environ=clean_environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "data").exists()

@@ -18,6 +18,7 @@ from agentflow.agents.agency import Agency
 from agentflow.engine.script import Script
 from agentflow.library.config import LibraryConfig
 from agentflow.library.embedder import Embedder
+from agentflow.library.embedderid import EmbedderId
 from agentflow.library.extraction import Extractor
 from agentflow.library.library import Library
 from agentflow.library.refusals import DataUnavailable
@@ -62,7 +63,7 @@ async def serving_library(
         stack.push_async_callback(plane.close)
         extractor = Extractor()
         stack.callback(extractor.close)
-        embedder = Embedder(served.service, "scripted-embed", words)
+        embedder = Embedder(served.service, EmbedderId(model="scripted-embed"), words)
         state = StateStore(plane.rocks, plane.writer)
         library = await Library.open(plane, state, folder / "library", embedder, extractor, config)
         stack.push_async_callback(library.close)

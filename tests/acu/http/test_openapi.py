@@ -114,6 +114,14 @@ async def test_every_reference_leads_somewhere() -> None:
         assert reference.removeprefix("#/components/schemas/") in served["components"]["schemas"]
 
 
+async def test_answers_that_runs_give_have_a_header_for_their_names() -> None:
+    paths = (await fetch())["paths"]
+    for path, named in (("/v1/chat/completions", True), ("/v1/responses", True), ("/v1/completions", False)):
+        headers = paths[path]["post"]["responses"]["200"]["headers"]
+        assert ("x-acu-run-id" in headers) == named
+        assert len(headers) > named
+
+
 async def test_unknown_fields_are_refused_in_the_document_too() -> None:
     served = await fetch()
     assert served["components"]["schemas"]["ChatBody"]["additionalProperties"] is False

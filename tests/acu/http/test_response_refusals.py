@@ -43,7 +43,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"max_output_tokens": 0}, "max_output_tokens", "invalid_value"),
     ({"metadata": {"a": "\0"}}, "metadata.a", "invalid_value"),
     ({"extra_body": {"nonsense": 1}}, "nonsense", "unknown_parameter"),
-    ({"model": "agent/desk", "tools": [FUNCTION]}, "tools", "unsupported_parameter"),
+    ({"model": "agent/desk", "tools": [{**FUNCTION, "name": "calculator"}]}, "tools", "invalid_value"),
 ]
 
 

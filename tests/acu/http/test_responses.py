@@ -275,9 +275,9 @@ async def test_a_stream_that_is_left_ends_its_response(tmp_path: Path) -> None:
         assert events[-1].response.status == "cancelled"
 
 
-async def test_a_call_that_waits_for_a_person_is_asked_for_and_goes_on_with_the_word(tmp_path: Path) -> None:
+async def test_a_response_that_is_not_stored_waits_until_a_person_allows_its_call(tmp_path: Path) -> None:
     async with asyncio.timeout(30), serving_responses(tmp_path) as served, client(served) as api:
-        stream = await api.responses.create(model="agent/desk", input="pay", stream=True)
+        stream = await api.responses.create(model="agent/desk", input="pay", stream=True, store=False)
         asked: Any = None
         response: Any = None
         async for event in stream:
@@ -290,7 +290,7 @@ async def test_a_call_that_waits_for_a_person_is_asked_for_and_goes_on_with_the_
             elif event.type == "response.completed":
                 response = event.response
         assert (asked.name, asked.arguments, asked.server_label) == ("pay", '{"to": "Ann"}', "acu")
-        call = response.output[0]
+        call = response.output[1]
         assert (call.type, call.output, call.approval_request_id) == ("mcp_call", "paid", asked.id)
         assert response.output_text == "It is paid."
         items: Any = [item.to_dict() for item in response.output]

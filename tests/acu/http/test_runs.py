@@ -12,6 +12,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 
+from acu.http.wire.runs import MESSAGE_CHARS
 from agentflow.agents.archive import Archive, RunRecord
 from agentflow.agents.record import Began, StepBegan
 from agentflow.messages import Message
@@ -19,6 +20,7 @@ from tests.acu.http.hostile import request
 from tests.acu.http.raw import talk
 from tests.acu.http.run_serving import Desk, serving_runs
 from tests.acu.http.serving import serving
+from tests.agentflow.agents.agencies import kept
 
 RUNS = "/acu/v1/runs"
 
@@ -321,7 +323,7 @@ async def test_a_stored_run_that_nobody_goes_on_with_is_open_and_may_be_removed(
     archive = Archive(desk.state)
     journal = await archive.open("alice", RunRecord(id="run_1", agent="desk", model="m", created_ms=1000))
     began = Began(at=1000, agent="desk", model="m", messages=(Message("user", "hello"),))
-    await journal.append([began, StepBegan(at=2000, step=0, model="m")])
+    await journal.append([began, StepBegan(at=2000, step=0, model="m")], kept)
     run = (await web.get(f"{RUNS}/run_1")).json()
     assert (run["status"], run["as_of"], run["last"]) == ("open", 2.0, 2)
     assert [run["status"] for run in (await web.get(RUNS)).json()["data"]] == ["open"]
@@ -373,6 +375,20 @@ async def test_malformed_requests_are_refused_with_what_is_wrong(desk: Desk, web
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "last-event-id"), header
     for body in ({}, {"content": ""}, {"content": "a\0"}, {"content": 1}, {"content": "a", "role": "system"}):
         assert (await web.post(f"{RUNS}/{run_id}/messages", json=body)).status_code == 400, body
+
+
+async def test_a_message_that_no_model_would_read_is_refused_before_it_reaches_the_run(
+    desk: Desk, web: httpx2.AsyncClient
+) -> None:
+    run_id = await desk.begin("wait")
+    await desk.waiting()
+    answer = await web.post(f"{RUNS}/{run_id}/messages", json={"content": "x" * 5_000_000})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "content")
+    assert "length <= 262144" in answer.json()["error"]["message"]
+    answer = await web.post(f"{RUNS}/{run_id}/messages", json={"content": "é" * MESSAGE_CHARS})
+    assert answer.status_code == 200
+    desk.gate.open.set()
+    await desk.answers[-1]
 
 
 async def test_without_a_data_plane_there_are_the_runs_that_go_on(tmp_path: Path) -> None:

@@ -202,7 +202,13 @@ def test_the_summary_of_a_run_counts_what_it_has_done_so_far() -> None:
 
 def test_what_the_model_was_reminded_of_is_told_in_seconds() -> None:
     recalled = Recalled(
-        at=1500, texts=("Ann likes tea.",), ids=("m1",), written=(1_700_000_000_500,), tiers=("hot",), seconds=0.25
+        at=1500,
+        texts=("Ann likes tea.",),
+        ids=("m1",),
+        names=("drinks",),
+        written=(1_700_000_000_500,),
+        tiers=("hot",),
+        seconds=0.25,
     )
     found = account("run_abc", enumerate([BEGAN, recalled], 1), 2.0)
     assert found is not None
@@ -214,4 +220,5 @@ def test_what_the_model_was_reminded_of_is_told_in_seconds() -> None:
         "complete": True,
         "seconds": 0.25,
         "why": "",
+        "names": ("drinks",),
     }

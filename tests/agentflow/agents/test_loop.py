@@ -14,8 +14,8 @@ from agentflow.agents.config import AgentConfig, AgentLimits
 from agentflow.agents.record import Added, ApprovalGiven, Paused, Unpaused
 from agentflow.config import SamplingConfig
 from agentflow.errors import InvalidRequest, SequenceFailed, UnknownModel
-from agentflow.events import ChoiceFinished, Event, ToolEnded, ToolStarted
-from agentflow.messages import Message, Sampling, Tool
+from agentflow.events import ChoiceFinished, Event, TextDelta, ToolCallArguments, ToolCallOpened, ToolEnded, ToolStarted
+from agentflow.messages import ChatRequest, Message, Sampling, Tool, ToolCall
 from agentflow.stream import EventStream
 from agentflow.tools.errors import ToolFailed
 from agentflow.tools.tool import CallContext
@@ -218,7 +218,7 @@ async def test_an_unknown_agent_is_told_with_the_nearest(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("more", "param"),
-    [({"n": 2}, "n"), ({"tools": (Tool("x"),)}, "tools"), ({"sampling": Sampling(logprobs=1)}, "logprobs")],
+    [({"n": 2}, "n"), ({"sampling": Sampling(logprobs=1)}, "logprobs")],
 )
 async def test_what_has_no_meaning_for_an_agent_is_refused(tmp_path: Path, more: dict[str, Any], param: str) -> None:
     async with benched(tmp_path, {}, []) as it:
@@ -265,7 +265,10 @@ async def test_a_run_can_be_stepped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("idempotent", "read", "made"),
-    [(True, "<2>", 2), (False, "(?s)This result is 2 hours old.*<1>", 1)],
+    [
+        (True, "<2>", 2),
+        (False, r"This result is of \d{4}-\d\d-\d\d \d\d:\d\d UTC, and may not hold any more.\)\n<1>", 1),
+    ],
 )
 async def test_a_result_that_grew_old_while_the_run_stood_still_is_fetched_again_or_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idempotent: bool, read: str, made: int
@@ -292,6 +295,46 @@ async def test_a_result_that_grew_old_while_the_run_stood_still_is_fetched_again
         await it.service.agents.tell("default", run_id, Unpaused())
         assert text_of(await _all(stream)) == "As I read it."
         assert calls == made
+
+
+async def test_what_the_model_read_in_earlier_steps_is_remarked_upon_once_it_grew_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def price(_: dict[str, Any], __: CallContext) -> str:
+        return "seven"
+
+    async def wait(_: dict[str, Any], __: CallContext) -> str:
+        now = time.time
+        monkeypatch.setattr(time, "time", lambda: now() + 7200)
+        return "waited"
+
+    rules = {
+        r"waited\n\(The result of price of \d{4}-.* UTC may not hold any more\.\)": call("again"),
+        "once": "As I read it.",
+        "seven": call("wait"),
+        "go": call("price"),
+    }
+    tools = [BodyTool("price", price, fresh_for_s=60), BodyTool("wait", wait), BodyTool("again", _once)]
+    async with benched(tmp_path, rules, tools) as it:
+        assert text_of(await it.ask("go")) == "As I read it."
+
+
+async def _once(_: dict[str, Any], __: CallContext) -> str:
+    return "once"
+
+
+async def test_a_result_in_the_conversation_that_a_run_begins_with_is_marked_if_it_is_old(tmp_path: Path) -> None:
+    def asked(at: int) -> ChatRequest:
+        called = Message("assistant", None, tool_calls=(ToolCall("c1", "price", "{}"),))
+        result = Message("tool", "seven", name="price", tool_call_id="c1", at=at)
+        messages = (Message("user", "What?"), called, result, Message("user", "And now?"))
+        return ChatRequest(id="r", model="agent/a", messages=messages)
+
+    rules = {"of 1970-01-01 00:01 UTC, and may not hold any more.\\)\nseven": "Old.", "seven": "New."}
+    async with benched(tmp_path, rules, [BodyTool("price", _once, fresh_for_s=60)], within="prompt") as it:
+        for at, answer in ((60_000, "Old."), (int(time.time() * 1000), "New."), (0, "New.")):
+            stream = await it.service.chat(asked(at))
+            assert text_of(await _all(stream)) == answer
 
 
 async def test_an_agent_s_own_sampling_lies_over_its_model_s(tmp_path: Path) -> None:
@@ -364,6 +407,15 @@ async def test_a_call_that_is_not_allowed_is_not_made_and_the_model_is_told(tmp_
         assert not [event for event in events if isinstance(event, ToolStarted)]
 
 
+async def test_a_call_that_nobody_answers_is_not_allowed_once_its_time_is_over(tmp_path: Path) -> None:
+    rules = {"This call was not allowed: nobody answered within 0.05 s": "A pity.", "go": call("book")}
+    agent = AgentConfig(tools=("*",), limits=AgentLimits(approval_s=0.05))
+    async with benched(tmp_path, rules, [BodyTool("book", _once, approval=True)], agent) as it:
+        events = await it.ask("go")
+    assert text_of(events) == "A pity."
+    assert not [event for event in events if isinstance(event, ToolStarted)]
+
+
 async def _waiting(it: Bench) -> tuple[str, str]:
     """The run that waits for a person, and its call."""
     while True:
@@ -372,3 +424,15 @@ async def _waiting(it: Bench) -> tuple[str, str]:
             if live is not None and (asked := [each.id for each in live.progress.waiting if each.asked]):
                 return run_id, asked[0]
         await asyncio.sleep(0.005)
+
+
+async def test_a_caller_hears_of_its_calls_when_they_are_whole_and_the_model_of_what_is_none(tmp_path: Path) -> None:
+    broken = '<tool_call>{"name": "mine", "arguments": [1}</tool_call>'
+    rules = {"not understood|could not be understood": call("mine", '{"a": 1}'), "go": f"See. {broken}"}
+    async with benched(tmp_path, rules, []) as it:
+        events = await it.ask("go", tools=(Tool("mine"),))
+    opened, arguments, finished = (event for event in events if not isinstance(event, TextDelta | ToolEnded))
+    assert isinstance(opened, ToolCallOpened)
+    assert (opened.index, opened.name) == (0, "mine")
+    assert arguments == ToolCallArguments(0, 0, '{"a": 1}')
+    assert finished == ChoiceFinished(0, "tool_calls")

@@ -26,8 +26,8 @@ RULES = {
 AGENT = AgentConfig(tools=("*",), routing=False)
 
 
-def worker(seed: int) -> tuple[BodyTool, list[int]]:
-    """A tool that takes a random while, and how many of its calls are under way."""
+def worker(seed: int, free: asyncio.Event | None = None) -> tuple[BodyTool, list[int]]:
+    """A tool that takes a random while, and how many of its calls are under way. A run's last one waits for `free`."""
     chance = random.Random(seed)
     under_way = [0]
 
@@ -35,6 +35,8 @@ def worker(seed: int) -> tuple[BodyTool, list[int]]:
         under_way[0] += 1
         try:
             await asyncio.sleep(chance.uniform(0.0, 0.1))
+            if free is not None and arguments["n"] == 3:
+                await free.wait()
         finally:
             under_way[0] -= 1
         return f"<{arguments['n']}>"
@@ -76,13 +78,15 @@ async def test_fifty_runs_lose_no_event_and_hold_no_seat_while_their_tools_work(
 
 
 async def test_half_of_fifty_runs_are_ended_and_the_others_come_to_their_end(tmp_path: Path) -> None:
-    tool, under_way = worker(2)
+    free = asyncio.Event()
+    tool, under_way = worker(2, free)
     async with benched(tmp_path, RULES, [tool], AGENT, max_running=8, tokens_per_s=2000, tokens_per_delta=8) as it:
         lives = [await begun(it, number) for number in range(RUNS)]
         following = [asyncio.create_task(followed(live)) for live in lives]
         await asyncio.sleep(0.15)
         cancelled = await asyncio.gather(*(it.service.agents.cancel("default", live.id) for live in lives[::2]))
         assert all(cancelled)
+        free.set()
         assert not any(live.progress.speaking for live in lives[::2])
         told = await asyncio.gather(*following)
         ends = [events[-1][1].end for events in told]  # type: ignore[union-attr]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from agentflow.agents.archive import Archive
 from agentflow.agents.config import AgentConfig
@@ -16,12 +17,13 @@ from agentflow.agents.guide import Guide
 from agentflow.agents.record import Event, StepBegan
 from agentflow.engine.script import Rule
 from agentflow.errors import EngineUnavailable
-from agentflow.events import ChoiceFinished, ToolEnded, ToolStarted
+from agentflow.events import ChoiceFinished, ToolCallOpened, ToolEnded, ToolStarted
+from agentflow.messages import Message, Tool
 from agentflow.router import Thresholds, Turn
 from agentflow.tools.errors import ToolFailed
 from agentflow.tools.tool import CallContext, ToolSpec
 from dataplane import DataPlane, DataPlaneConfig
-from tests.agentflow.agents.agencies import BodyTool, benched, call, text_of
+from tests.agentflow.agents.agencies import BodyTool, benched, call, request, text_of
 
 CITY = {
     "type": "object",
@@ -119,6 +121,36 @@ async def test_a_question_that_needs_no_tool_is_answered_without_any(tmp_path: P
     (step,) = await steps(plane)
     assert step.routed is not None
     assert step.routed.route == "answer"
+
+
+@pytest.mark.parametrize(
+    ("before", "text"), [("What is the weather in Rome?", "And in Paris?"), ("罗马天气怎么样", "那巴黎呢")]
+)
+async def test_a_follow_up_of_a_chat_without_calls_is_read_with_the_question_before(
+    tmp_path: Path, plane: DataPlane, before: str, text: str
+) -> None:
+    rules = {"tool_response": "It is sunny.", "(?i)Paris|巴黎": '{"city": "Paris"}'}
+    async with benched(tmp_path, rules, tools(), plane=plane) as it:
+        asked = structs.replace(
+            request(text), messages=(Message("user", before), Message("assistant", "Rainy."), Message("user", text))
+        )
+        stream = await it.service.chat(asked)
+        assert text_of([event async for event in stream]) == "It is sunny."
+        await stream.aclose()
+    first, _ = await steps(plane)
+    assert first.routed is not None
+    assert (first.routed.route, first.routed.tool) == ("extract", "weather")
+    assert first.routed.reasons[0] == f'a short follow-up, read together with "{before}"'
+
+
+async def test_the_tools_of_a_caller_are_no_routers_business(tmp_path: Path, plane: DataPlane) -> None:
+    async with benched(tmp_path, {"": call("mine")}, tools(), plane=plane) as it:
+        events = await it.ask("What is the weather in Rome?", tools=(Tool("mine"),))
+        assert [event.name for event in events if isinstance(event, ToolCallOpened)] == ["mine"]
+        assert events[-1] == ChoiceFinished(0, "tool_calls")
+    (step,) = await steps(plane)
+    assert step.routed is not None
+    assert (step.routed.route, step.routed.reasons) == ("reason", ("the request brings tools of its own",))
 
 
 async def test_a_question_for_two_tools_is_reasoned_with_all(tmp_path: Path, plane: DataPlane) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentflow.agents import record
 from agentflow.agents.progress import Heard, Progress
-from agentflow.agents.record import Added, Began, CallEnded, CallStarted, Ended, Event, Said, StepBegan, StepEnded
+from agentflow.agents.record import Added, Aged, Began, CallEnded, CallStarted, Ended, Event, Said, StepBegan, StepEnded
 from agentflow.events import TextDelta, ToolCallArguments, ToolCallClosed, ToolCallOpened, ToolEnded, ToolStarted, Usage
 from agentflow.messages import Message, Tool, ToolCall
 
@@ -53,6 +53,19 @@ def test_a_call_is_heard_opened_and_closed_and_waits_until_it_has_a_result() -> 
     assert progress.said_turn() == Message(
         "assistant", "I look. ", tool_calls=(ToolCall(ID, "look", '{"what": "box"}'),)
     )
+
+
+def test_results_that_grew_old_are_remarked_upon_behind_the_new_turns_of_one_step() -> None:
+    step = [Said(ids=[3], text=CALL), ended(), CallEnded(call_id=ID, text="a hat", at=7)]
+    progress, _ = begun(*step, StepBegan(step=1, model="m"))
+    assert [call.id for call in progress.past] == [ID]
+    for event in (ended(), Aged(call_ids=(ID,), text="(old)"), Added(message=Message("user", "And?"))):
+        progress.apply(event)
+    assert progress.past == []
+    assert progress.new_turns() == [Message("user", "And?\n(old)")]
+    progress.apply(StepBegan(step=2, model="m"))
+    progress.apply(Added(message=Message("user", "So?")))
+    assert progress.new_turns() == [Message("user", "So?")]
 
 
 def test_results_are_new_turns_in_the_order_of_the_calls_whatever_came_first() -> None:

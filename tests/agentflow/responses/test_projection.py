@@ -256,6 +256,44 @@ def test_a_call_that_waits_for_a_person_asks_in_an_item_of_its_own() -> None:
     assert [message.role for message in messages_of(state.output)] == ["assistant", "tool"]
 
 
+def asking() -> list[Event]:
+    asked = ApprovalAsked(call_id=call_id(0), at=7000)
+    return [*began(asking=("look",)), *said("See. ", CALL), stepped(), asked]
+
+
+def test_a_stored_response_is_over_where_a_person_is_asked_and_another_tells_the_rest() -> None:
+    events, state = told(asking())
+    message, request = state.output
+    assert isinstance(message, MessageItem)
+    assert request == ApprovalItem(id=f"mcpr_{SUFFIX}0000", name="look", arguments='{"what": "box"}')
+    assert (state.status, state.usage, state.completed_ms) == ("completed", Usage(2, 3, 1), 7000)
+    assert events[-1] == StateTold(len(events) - 1, "completed", state)
+    word = [ApprovalGiven(call_id=call_id(0), allowed=True), *called(0, "a hat")]
+    log = [*asking(), *word, ended()]
+    assert told(log) == (events, state)
+    projection = Projection(RECORD)
+    for event in log:
+        projection.apply(event)
+    assert (projection.asks, projection.followed, projection.applied) == (True, True, len(asking()))
+    next_one = replace(RECORD, id="resp_" + "9" * 24, run=RECORD.run_id, after=projection.applied)
+    rest = Projection(next_one)
+    events = [each for event in log for each in rest.apply(event)]
+    assert [event.number for event in events] == list(range(len(events)))
+    (call,) = rest.state().output
+    assert call == ToolItem(
+        id=f"mcp_{'9' * 24}0000", name="look", arguments='{"what": "box"}', output="a hat", approval=request.id
+    )
+    assert rest.state().usage == Usage(0, 0, 0)
+
+
+def test_a_response_that_is_not_stored_waits_for_the_word() -> None:
+    projection = Projection(replace(RECORD, store=False))
+    for event in asking():
+        projection.apply(event)
+    assert not projection.over
+    assert projection.state().status == "in_progress"
+
+
 def test_what_a_plain_model_did_not_write_as_a_call_is_text() -> None:
     broken = "<tool_call>nonsense</tool_call>"
     events, state = told([*began(""), *said("See: ", broken), stepped(), ended()])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agentflow.agents.archive import Archive, RunRecord
 from agentflow.agents.overview import Overview
@@ -14,18 +15,19 @@ from agentflow.agents.record import Event
 from agentflow.engine.script import Rule
 from agentflow.errors import ContextLengthExceeded, InvalidRequest
 from agentflow.library.refusals import DataDamaged, NotStored
+from agentflow.library.values import PageRequest
 from agentflow.messages import ChatRequest, Tool
 from agentflow.responses.conversations import Conversations
 from agentflow.responses.events import ResponseEvent
 from agentflow.responses.ids import run_of
-from agentflow.responses.items import CallItem, MessageItem
+from agentflow.responses.items import CallItem, MessageItem, ToolItem
 from agentflow.responses.projection import Projection
 from agentflow.responses.records import ResponseRecord, Settings
 from agentflow.responses.store import ResponseStore
 from agentflow.responses.values import NewResponse
 from agentflow.tools.tool import CallContext
 from dataplane import DataPlane, DataPlaneConfig, EventRecord
-from tests.agentflow.agents.agencies import BodyTool, benched, call
+from tests.agentflow.agents.agencies import BodyTool, benched, call, kept
 
 RULES: dict[str, str | Rule] = {
     "go": "I ask 查. " + call("weather", '{"city": "Paris"}'),
@@ -70,7 +72,7 @@ async def test_a_plain_models_answer_is_finished_by_another_daemon_from_every_po
     cuts = range(1, len(whole))
     for cut in cuts:
         journal = await archive.open(f"t{cut}", RunRecord(id=run_id, agent="", model="m", created_ms=0))
-        await journal.append(whole[:cut])
+        await journal.append(whole[:cut], kept)
         await store.put(f"t{cut}", record)
     async with benched(tmp_path, RULES, [], plane=plane, tokens_per_delta=7) as it:
         assert await it.service.agents.resume() == len(cuts)
@@ -84,6 +86,42 @@ async def test_a_plain_models_answer_is_finished_by_another_daemon_from_every_po
             stream = await it.service.responses.stream(f"t{cut}", record.id, -1)
             assert [event async for event in stream] == told(record, log)
             assert told(record, log)[: len(before)] == before
+    await plane.close()
+
+
+async def test_an_agents_response_with_a_clients_call_is_finished_by_another_daemon_from_every_point(
+    tmp_path: Path,
+) -> None:
+    async def look(_: dict[str, Any], __: CallContext) -> str:
+        return "a hat"
+
+    plane, tools = await opened(tmp_path), [BodyTool("look", look, idempotent=True)]
+    rules: dict[str, str | Rule] = {"go": "I do both. " + call("weather", '{"city": "Paris"}') + call("look")}
+    archive = Archive(plane.state)
+
+    async def same() -> Archive:
+        return archive
+
+    async with benched(tmp_path, rules, tools, plane=plane, tokens_per_delta=7) as it:
+        new = asked("go", "agent/a")
+        new = replace(new, request=replace(new.request, tools=(WEATHER,)))
+        whole_state = await (await it.service.responses.create(new)).finish()
+        await it.service.agents.drain()
+    record, run_id = whole_state.record, run_of(whole_state.record.id)
+    whole = [event for _, event in await archive.events("default", run_id)]
+    assert [type(item) for item in whole_state.output] == [MessageItem, CallItem, ToolItem]
+    assert (whole_state.status, whole_state.output[2].output) == ("completed", "a hat")  # type: ignore[union-attr]
+    cuts = range(1, len(whole))
+    for cut in cuts:
+        journal = await archive.open(f"t{cut}", RunRecord(id=run_id, agent="a", model="m", created_ms=0))
+        await journal.append(whole[:cut], kept)
+        await ResponseStore(same).put(f"t{cut}", record)
+    async with benched(tmp_path, rules, tools, plane=plane, tokens_per_delta=7) as it:
+        assert await it.service.agents.resume() == len(cuts)
+        await it.service.agents.drain()
+        for cut in cuts:
+            state = await it.service.responses.retrieve(f"t{cut}", record.id)
+            assert (state.status, state.output) == ("completed", whole_state.output), cut
     await plane.close()
 
 
@@ -138,7 +176,8 @@ async def test_a_response_that_is_deleted_leaves_nothing_of_its_tools_results(tm
 async def test_a_conversation_waits_for_no_other_and_reads_no_log_of_a_response_that_goes_on(tmp_path: Path) -> None:
     plane = await opened(tmp_path)
     archive, slow, free = Archive(plane.state), asyncio.Event(), asyncio.Event()
-    going = {"resp_" + "1" * 24}
+    response_id = "resp_" + "1" * 24
+    going = {run_of(response_id)}
 
     async def opening() -> Archive:
         if (task := asyncio.current_task()) is not None and task.get_name() == "slow":
@@ -147,9 +186,8 @@ async def test_a_conversation_waits_for_no_other_and_reads_no_log_of_a_response_
         return archive
 
     store = ResponseStore(opening)
-    conversations = Conversations(opening, store, lambda _, response_id: response_id in going)
+    conversations = Conversations(opening, store, lambda _, run_id: run_id in going)
     first, second = [await conversations.create("default", {}, ()) for _ in range(2)]
-    (response_id,) = going
     settings = Settings(conversation=second.id)
     await store.put("default", ResponseRecord(id=response_id, model="m", input=(), settings=settings))
     await plane.state.append("default", f"run/{run_of(response_id)}", [EventRecord("said", 1, b"no event")])
@@ -204,6 +242,8 @@ async def test_a_record_without_a_log_is_no_response(tmp_path: Path) -> None:
         for ask in (
             it.service.responses.retrieve("default", record.id),
             it.service.responses.stream("default", record.id, 0),
+            it.service.responses.input_items("default", record.id, PageRequest()),
+            it.service.responses.cancel("default", record.id),
         ):
             with pytest.raises(NotStored):
                 await ask
