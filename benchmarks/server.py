@@ -47,13 +47,14 @@ class Server:
 
     def start(self) -> None:
         """Start the process; see `wait`."""
-        self.process = subprocess.Popen(
-            self.command,
-            stdout=self.log.open("wb"),
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **self.env},
-            start_new_session=True,
-        )
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self.env},
+                start_new_session=True,
+            )
 
     def wait(self, timeout_s: float = 240.0) -> None:
         """Block until the server is ready. Raises NotMeasured with the end of its log."""

@@ -68,6 +68,7 @@ async def test_the_mixed_load_makes_its_calls_and_misses_none_of_its_writes(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mixedload, "SYNCS", 5)
+    monkeypatch.setattr(mixedload, "CONTROL_S", 0.2)
     plane = await Plane.open(bench.folder / "data", bench.corpus)
     try:
         await plane.fill(0, ROWS)

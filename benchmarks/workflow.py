@@ -1,0 +1,162 @@
+"""The headline: one request that needs a model, memory, documents, a service and large tables, in ACU and in the usual split.
+
+A request makes three generations, five lookups by key, two vector searches over 1,000 passages, one external call of 250 ms, and
+12 MB of intermediate results (workflowscript.py, workflowtables.py). It is asked 1, 4 and 8 at once:
+
+    acu      the whole daemon, asked as a user asks it: over HTTP, streamed, `agent/desk`, stored runs (workflowacu.py)
+    usual    LangGraph over vLLM's own OpenAI server, Chroma's server and Redis, all on the loopback; tables are the artifacts
+             of tools' messages, as LangChain's documentation teaches, and checkpoints hold them (workflowsplit.py)
+    tuned    the same, but tables are raw bytes in Redis, and nothing large is in the graph's state
+
+Same model, template, tools, texts (which are forced on both sides), embedder and engine arguments. Whoever is not asked is
+stopped (SIGSTOP). ACU's time is that of an HTTP client; the split's is that of its application, which no client asks.
+
+    vs_split_p50, vs_split_p99               usual over acu: how many times faster ACU is, at the worst of the concurrencies
+    vs_split_p50:1, :4, :8                   at each of them
+    vs_tuned_split_p50, ...                  tuned over acu
+
+Parts of a request: `model` while a generation goes on, `tools alone` while calls do and no generation, `the rest` is neither:
+serialisation, storage of runs and checkpoints, HTTP, and the loop itself. Of the split its meters say more (they overlap with the
+parts, and with one another): the serialiser of its checkpoints, waiting for Redis and Chroma, for checkpoints, for the embedder.
+
+`serialised`: of the split what that serialiser made; of ACU the run's log as the API gives it (JSON; the log itself is shorter)
+and the body of the answer. `written`: all bytes that the side's processes gave to the kernel by write calls, to files, pipes and
+sockets (`wchar` in /proc; sends of Chroma's server are not in it, nor what passes by shared memory), the engine's own processes
+left out on both sides.
+
+Two models: a random one of 2 layers, so that what is around the model shows, and SmolLM2-135M (keys with `smollm2_` in front).
+
+    python -m benchmarks.workflow [--rounds 3] [--model two-layer smollm2] [--ways usual tuned] [--dir FOLDER] [--json]
+
+The folder must be on a real disk. The split is in .venv-bench (scripts/setup --bench), but for a redis-server where no wheel has
+one. Exits with 1 only if it could not measure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import uvloop
+
+from acu.config.places import default_model_cache
+from benchmarks import agentmodel, workflowspeed
+from benchmarks.agent import SMOLLM2, obstacles
+from benchmarks.agentbench import AgentBench
+from benchmarks.disk import refuse_memory
+from benchmarks.report import NotMeasured, last_line, table
+from benchmarks.server import OBSTACLES
+from benchmarks.workflowacu import CONTEXT, EMBEDDER
+from benchmarks.workflowpeers import WAYS, missing
+from benchmarks.workflowspeed import Results, plain, ratios, rows
+
+REQUESTS = {"two-layer": {1: 10, 4: 16, 8: 24}, "smollm2": {1: 1, 4: 4, 8: 8}}
+"""A round's, by model and by how many at once."""
+ROUNDS = {"smollm2": 1}
+"""At most."""
+GOAL = "3 or more"
+ERRORS = (*OBSTACLES, aiohttp.ClientError)
+
+
+def two_layers(tokenizer_from: Path, folder: Path) -> Path:
+    """The random model, which reads as much as SmolLM2 does."""
+    agentmodel.build(tokenizer_from, folder)
+    about = folder / "config.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"max_position_embeddings": CONTEXT}))
+    return folder
+
+
+def with_tools(model: Path, folder: Path) -> Path:
+    """A copy of a model with the template of the random one: its own knows no tools, and all ways are to read the same."""
+    shutil.copytree(model, folder, symlinks=False)
+    (folder / "chat_template.jinja").write_text(agentmodel.TEMPLATE)
+    return folder
+
+
+def headline(results: Results, ways: Sequence[str], goal: str) -> str:
+    """What was measured with one model, for people."""
+    cells = [[key, str(ratio), goal] for key, ratio in ratios(results, ways).items()]
+    title = "The split over ACU: all requests (lowest to highest round); without a number: the worst"
+    return rows(results) + "\n" + table(title, ["figure", "times faster", "to reach"], cells)
+
+
+def one_line(found: dict[str, Results], ways: Sequence[str], notes: dict[str, str]) -> str:
+    """The same for programs."""
+    values: dict[str, object] = {}
+    spreads: dict[str, list[float]] = {}
+    for name, results in found.items():
+        front = "" if name == "two-layer" else f"{name}_"
+        for key, ratio in ratios(results, ways).items():
+            values[front + key] = ratio.median
+            spreads[front + key] = [ratio.low, ratio.high]
+        values |= {front + key: value for key, value in plain(results).items()}
+    return last_line(values | {"spread": spreads, "notes": notes})
+
+
+async def run(bench: AgentBench, models: Sequence[str]) -> dict[str, Results]:
+    """One model after the other. Raises NotMeasured."""
+    found = {}
+    for name in models:
+        make = with_tools if name == "smollm2" else two_layers
+        model = make(bench.smollm2, bench.folder / name)
+        at_most = replace(bench, rounds=min(bench.rounds, ROUNDS.get(name, bench.rounds)))
+        found[name] = await workflowspeed.measure(at_most, model, REQUESTS[name])
+        bench.say(f"{name}: done")
+    return found
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, choices=range(1, 20), metavar="1-19")
+    parser.add_argument("--model", nargs="+", choices=REQUESTS, default=list(REQUESTS), help=", ".join(REQUESTS))
+    parser.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS), metavar="WAY", help=", ".join(WAYS))
+    parser.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()), help="where data is kept; a real disk")
+    parser.add_argument("--bench-python", type=Path, default=Path(".venv-bench/bin/python"), help="with the split")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Measure, print the tables, and with --json one line of figures."""
+    args = parse()
+    cache = default_model_cache(os.environ)
+    notes: dict[str, str] = {}
+    try:
+        for model in (SMOLLM2, EMBEDDER):
+            if not (cache / model).is_dir():
+                raise NotMeasured(f"no model in {cache / model}: run `acu models pull {model}` first")
+        if args.ways and (why := missing(args.bench_python)):
+            raise NotMeasured(why)
+        notes["file system"] = refuse_memory(args.dir)
+        with tempfile.TemporaryDirectory(prefix="acu-bench-", dir=args.dir) as name:
+            bench = AgentBench(
+                folder=Path(name),
+                smollm2=cache / SMOLLM2,
+                peers_python=args.bench_python,
+                rounds=args.rounds,
+                ways=tuple(args.ways),
+                notes=notes,
+            )
+            found = uvloop.run(run(bench, args.model))
+    except (*ERRORS, BaseExceptionGroup) as error:
+        for each in obstacles(error):
+            print(f"not measured: {each}", file=sys.stderr)
+        return 1
+    for model, results in found.items():
+        print(f"\n{model}\n{headline(results, args.ways, GOAL if model == 'two-layer' else '')}")
+    if args.json:
+        print(one_line(found, args.ways, notes))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""The rounds of the headline with one model, and what is made of them.
+
+In each round each side is asked for all its requests at one concurrency before it is the next side's turn, whose order turns
+every round; no question is asked twice. Percentiles are of all rounds' requests together (nearest rank); a spread is of the
+rounds' own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from benchmarks import workflowtables
+from benchmarks.agentbench import AgentBench
+from benchmarks.report import Ratio, percentile, table
+from benchmarks.server import Server, free_port
+from benchmarks.workflowacu import AcuSide, models
+from benchmarks.workflowpeers import SplitSide
+from benchmarks.workflowscript import Parts
+
+FIRST: Final = 10_000  # of the questions' numbers
+WARM: Final = 4  # requests that do not count, all at once; fewer where fewer are asked for
+LABELS: Final = {"usual": "vs_split", "tuned": "vs_tuned_split"}
+QUANTILES: Final = {"p50": 0.5, "p99": 0.99}
+MB: Final = 1e6
+
+
+@dataclass
+class Played:
+    """What one side did at one concurrency: each round's requests, and each round's means a request by name."""
+
+    rounds: list[list[Parts]] = field(default_factory=list)
+    means: list[dict[str, float]] = field(default_factory=list)
+
+    def seconds(self, number: int | None = None) -> list[float]:
+        """Of the requests of a round, or of all."""
+        chosen = self.rounds if number is None else self.rounds[number : number + 1]
+        return [request.seconds for requests in chosen for request in requests]
+
+    def part(self, name: str) -> float:
+        """The median of a part, in seconds."""
+        return float(statistics.median(getattr(request, name) for requests in self.rounds for request in requests))
+
+    def mean(self, name: str) -> float:
+        """Over all rounds."""
+        return statistics.fmean(means.get(name, 0.0) for means in self.means)
+
+
+Results = dict[tuple[str, int], Played]
+"""By side and concurrency."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """Bytes that processes have written so far, to files, pipes and sockets, by the kernel's count (`wchar`)."""
+
+    counts: dict[int, int]
+
+    @classmethod
+    def by(cls, processes: Sequence[psutil.Process]) -> Written:
+        """One that has ended meanwhile counts nothing."""
+        counts = {}
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                counts[process.pid] = int(process.io_counters().write_chars)
+        return cls(counts)
+
+    def since(self, before: Written) -> int:
+        """Bytes between the two."""
+        return sum(count - before.counts.get(pid, 0) for pid, count in self.counts.items())
+
+
+class Rounds:
+    """Both sides, filled and warm."""
+
+    def __init__(self, bench: AgentBench, acu: AcuSide, split: SplitSide | None) -> None:
+        self._bench = bench
+        self._acu = acu
+        self._split = split
+        self._next = FIRST
+        self.results: Results = defaultdict(Played)
+
+    async def play(self, requests: dict[int, int]) -> Results:
+        """All rounds, after one that does not count. Raises NotMeasured."""
+        sides = ("acu", *self._bench.ways)
+        warm = min(WARM, *requests.values())
+        for side in sides:
+            await self._side(side, warm, warm)
+        for number in range(self._bench.rounds):
+            shift = number % len(sides)
+            for at_once, count in requests.items():
+                for side in (*sides[shift:], *sides[:shift]):
+                    found, means = await self._side(side, at_once, count)
+                    played = self.results[side, at_once]
+                    played.rounds.append(found)
+                    played.means.append(means)
+            self._bench.say(f"round {number + 1}/{self._bench.rounds}")
+        return self.results
+
+    async def _side(self, side: str, at_once: int, count: int) -> tuple[list[Parts], dict[str, float]]:
+        first, self._next = self._next, self._next + count
+        if side == "acu":
+            before = Written.by(self._acu.processes())
+            answers = await self._acu.play(first, count, at_once)
+            written = Written.by(self._acu.processes()).since(before)
+            found, means = await self._acu.parts(answers)
+        else:
+            assert self._split is not None
+            with paused(self._acu.server):
+                before = Written.by(self._split.processes())
+                found, means = self._split.play(side, first, count, at_once)
+                written = Written.by(self._split.processes()).since(before)
+        return found, means | {"written": written / count}
+
+
+@contextlib.contextmanager
+def paused(server: Server) -> Iterator[None]:
+    """It does nothing until the end."""
+    server.pause()
+    try:
+        yield
+    finally:
+        server.resume()
+
+
+async def measure(bench: AgentBench, model: Path, requests: dict[int, int]) -> Results:
+    """Start everything with a model, and play. Raises NotMeasured."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="workflow-", dir=bench.folder)))
+        orders = folder / "orders.csv"
+        orders.write_bytes(workflowtables.table())
+        service = _service(folder)
+        _started(stack, service, 60)
+        (folder / "acu").mkdir()
+        side = AcuSide(folder / "acu", models(model), orders, service.port)
+        side.force("ready")
+        _started(stack, side.server, 600)
+        async with side:
+            passages = await side.fill()
+            bench.say(f"ACU is ready with {model.name}, and filled with {len(passages)} passages")
+            split = None
+            if bench.ways:
+                (folder / "split").mkdir()
+                split = SplitSide(folder / "split", bench.peers_python, model, orders, service.port)
+                with paused(side.server):
+                    stack.enter_context(split.started())
+                    split.fill(passages)
+                bench.say("the split is ready, and filled")
+            return await Rounds(bench, side, split).play(requests)
+
+
+def _started(stack: contextlib.ExitStack, server: Server, timeout_s: float) -> None:
+    stack.callback(server.stop)
+    server.start()
+    server.wait(timeout_s)
+
+
+def _service(folder: Path) -> Server:
+    port = free_port()
+    command = [sys.executable, "-m", "benchmarks.workflowservice", "--port", str(port)]
+    return Server("the external service", command, port, "/readyz", folder / "service.log")
+
+
+def ratios(results: Results, ways: Sequence[str]) -> dict[str, Ratio]:
+    """How many times faster ACU is, by key: `vs_split_p50:4` and so on; without a number, the worst of the concurrencies."""
+    found: dict[str, Ratio] = {}
+    for way in ways:
+        for name, q in QUANTILES.items():
+            key = f"{LABELS[way]}_{name}"
+            each = {at_once: _ratio(results, way, at_once, q) for side, at_once in results if side == "acu"}
+            found[key] = min(each.values(), key=lambda ratio: ratio.median)
+            found |= {f"{key}:{at_once}": ratio for at_once, ratio in each.items()}
+    return found
+
+
+def _ratio(results: Results, way: str, at_once: int, q: float) -> Ratio:
+    ours, theirs = results["acu", at_once], results[way, at_once]
+    rounds = [percentile(theirs.seconds(at), q) / percentile(ours.seconds(at), q) for at in range(len(ours.rounds))]
+    return Ratio(percentile(theirs.seconds(), q) / percentile(ours.seconds(), q), min(rounds), max(rounds))
+
+
+COLUMNS: Final[dict[str, Callable[[Played], str]]] = {
+    "requests": lambda played: str(len(played.seconds())),
+    "p50 ms": lambda played: f"{percentile(played.seconds(), 0.5) * 1e3:.0f}",
+    "p99 ms": lambda played: f"{percentile(played.seconds(), 0.99) * 1e3:.0f}",
+    "model": lambda played: f"{played.part('model_s') * 1e3:.0f}",
+    "tools alone": lambda played: f"{played.part('tools_s') * 1e3:.0f}",
+    "the rest": lambda played: f"{played.part('rest_s') * 1e3:.0f}",
+    "serialiser": lambda played: _ms(played, "serialise_s"),
+    "storage": lambda played: _ms(played, "storage_s"),
+    "checkpoints": lambda played: _ms(played, "saver_s"),
+    "embedding": lambda played: _ms(played, "embed_s"),
+    "serialised MB": lambda played: f"{played.mean('serialised') / MB:.2f}",
+    "written MB": lambda played: f"{played.mean('written') / MB:.1f}",
+    "prompt tokens": lambda played: f"{played.mean('prompt_tokens'):.0f}",
+}
+
+
+def _ms(played: Played, name: str) -> str:
+    return f"{played.mean(name) * 1e3:.0f}" if any(name in means for means in played.means) else "-"
+
+
+def rows(results: Results) -> str:
+    """What each side took, for people."""
+    order = sorted(results, key=lambda key: (key[1], key[0] != "acu", key[0] != "usual"))
+    cells = [[at_once, side, *(tell(results[side, at_once]) for tell in COLUMNS.values())] for side, at_once in order]
+    return table("Each request (ms: p50 of parts, means of meters)", ["at once", "side", *COLUMNS], cells)
+
+
+def plain(results: Results) -> dict[str, float]:
+    """Medians and means of each side, for programs: `acu_p50_ms:4` and so on."""
+    found: dict[str, float] = {}
+    for (side, at_once), played in results.items():
+        found |= {f"{side}_{name}_ms:{at_once}": percentile(played.seconds(), q) * 1e3 for name, q in QUANTILES.items()}
+        for name in ("model_s", "tools_s", "rest_s"):
+            found[f"{side}_{name}:{at_once}"] = played.part(name)
+        for name in sorted({name for means in played.means for name in means}):
+            found[f"{side}_{name}:{at_once}"] = played.mean(name)
+    return found
