@@ -25,7 +25,7 @@ from benchmarks.agentscript import Forced, Tap
 from benchmarks.tapped import TappedEngine, step_of
 from benchmarks.workflowscript import HANDLE, said
 
-_LOOKED_AT = 4096
+_LOOKED_AT = 16_384
 """Tokens at the prompt's end that are searched for a handle."""
 
 

@@ -2,8 +2,8 @@
 
 Three generations: nine calls (`collect`, one external call, two vector searches, five lookups by key), two calls on what
 `collect` gave (`refine` and `summarise`), and the answer. The model writes calls without a word around them, as most do, those
-that take longest first; and a short answer. What it writes takes both sides' engines the same time. HANDLE stands for the handle of the table, which is another in every
-request: whoever forces the text puts the last handle of the conversation there.
+that take longest first; and a short answer. What it writes takes both sides' engines the same time. HANDLE stands for the
+handle of the table, which is another in every request: whoever forces the text puts the last handle of the conversation there.
 """
 
 from __future__ import annotations
