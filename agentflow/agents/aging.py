@@ -7,6 +7,7 @@ the text, once it is there, stays what it is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -18,7 +19,7 @@ from agentflow.tools.tool import ToolSpec
 Holds = Mapping[str, float]
 """For how many seconds a tool's results hold, by its name. What is not in it holds for ever."""
 
-_MARK = "(This result is of "
+_MARK = re.compile(r"\(This result is of \d{4}-\d\d-\d\d \d\d:\d\d UTC, and may not hold any more\.\)\n")
 
 
 def holds_of(specs: Iterable[ToolSpec]) -> dict[str, float]:
@@ -34,7 +35,7 @@ def is_old(name: str, at_ms: int, holds: Holds, now_ms: int) -> bool:
 
 def mark(text: str, at_ms: int) -> str:
     """The result with its moment in front. Marking it again changes nothing."""
-    return text if text.startswith(_MARK) else f"{_MARK}{_moment(at_ms)}, and may not hold any more.)\n{text}"
+    return text if _MARK.match(text) else f"(This result is of {_moment(at_ms)}, and may not hold any more.)\n{text}"
 
 
 def marked(messages: Sequence[Message], holds: Holds, now_ms: int) -> tuple[Message, ...]:

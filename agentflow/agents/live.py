@@ -73,12 +73,18 @@ class LiveRun:
 
         Done whole, also if its caller is cancelled meanwhile.
         """
-        return await asyncio.shield(asyncio.ensure_future(self._tell(events)))
+        return await asyncio.shield(asyncio.ensure_future(self._tell(events))) or []
 
-    async def keep(self, *events: Event) -> None:
-        """As `tell`, and wait as `kept` does."""
-        await self.tell(*events)
-        await self.kept()
+    async def keep(self, *events: Event) -> bool:
+        """As `tell`, and wait as `kept` does; False if they were not told, since the run was over."""
+        return await self.keep_while(lambda: True, *events)
+
+    async def keep_while(self, holds: Callable[[], bool], *events: Event) -> bool:
+        """As `keep`, if `holds` once all that was told before them is known here; False also if it does not."""
+        told = await asyncio.shield(asyncio.ensure_future(self._tell(events, holds))) is not None
+        if told:
+            await self.kept()
+        return told
 
     async def kept(self) -> None:
         """Wait until all that was told so far is kept. Raises what the log was lost with."""
@@ -94,22 +100,13 @@ class LiveRun:
 
     async def answer(self, events: Sequence[Event], after: int) -> bool:
         """Tell events right behind the first `after` of the log, and wait as `kept` does; False if others are there already."""
-        told = False
+        return await self.keep_while(lambda: len(self._events) == after, *events)
 
-        def is_next() -> bool:
-            nonlocal told
-            told = len(self._events) == after
-            return told
-
-        await asyncio.shield(asyncio.ensure_future(self._tell(events, is_next)))
-        if told:
-            await self.kept()
-        return told
-
-    async def _tell(self, events: Sequence[Event], holds: Callable[[], bool] = lambda: True) -> list[Heard]:
+    async def _tell(self, events: Sequence[Event], holds: Callable[[], bool] = lambda: True) -> list[Heard] | None:
+        """None: nothing was told, since the run is over or `holds` does not."""
         async with self._order:
             if self.over or not holds():
-                return []
+                return None
             if self._lost is not None:
                 raise self._lost
             now = int(time.time() * 1000)
@@ -129,10 +126,10 @@ class LiveRun:
         """Called once the first `count` events are kept, or may be lost."""
 
         def kept(error: AgentFlowError | None) -> None:
-            if error is None:
-                self._kept = count
-            else:
+            if error is not None:
                 self._lost = self._lost or error
+            elif self._lost is None:  # nothing is kept behind a gap
+                self._kept = count
             self._wake()
 
         return kept

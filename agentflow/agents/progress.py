@@ -190,13 +190,14 @@ class Progress:
     def new_turns(self) -> list[Message]:
         """What the model has not read yet: the results of this step's calls, in their order, and what was added."""
         results = [
-            Message("tool", call.ended.text, name=call.name, tool_call_id=call.id, at=call.ended.at)
+            Message("tool", call.ended.text, name=call.name, tool_call_id=call.id, at=call.ended.said_at)
             for call in self.calls
             if call.ended is not None
         ]
         turns = [*results, *self.added]
-        if turns and self._remarks:
-            turns[-1] = replace(turns[-1], content="\n".join([turns[-1].content or "", *self._remarks]))
+        if turns and self._remarks:  # behind a result, where there is one: it is no word of the user's
+            last = len(results or turns) - 1
+            turns[last] = replace(turns[last], content="\n".join([turns[last].content or "", *self._remarks]))
         return turns
 
     def said_turn(self) -> Message:

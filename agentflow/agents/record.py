@@ -146,13 +146,22 @@ class CallStarted(RunEvent, frozen=True, tag="calling", kw_only=True):
 
 
 class CallEnded(RunEvent, frozen=True, tag="called", kw_only=True):
-    """What the model reads as the call's result, which is an error or not. `handle`: of a result that was longer."""
+    """What the model reads as the call's result, which is an error or not. `handle`: of a result that was longer.
+
+    `answered_at`: when the tool said it, where it is told again with a mark that it is old; 0: at `at`.
+    """
 
     call_id: str
     text: str
     is_error: bool = False
     handle: str | None = None
     seconds: float = 0.0
+    answered_at: int = 0
+
+    @property
+    def said_at(self) -> int:
+        """When the tool said it, in milliseconds since 1970."""
+        return self.answered_at or self.at
 
 
 class ApprovalAsked(RunEvent, frozen=True, tag="asked", kw_only=True):

@@ -163,9 +163,7 @@ class Runs:
         began = going.live.progress.began
         if isinstance(event, Added) and began is not None and not began.agent:
             raise InvalidRequest("A plain model's answer takes no messages: it has one step.", param="content")
-        over = going.live.over  # now: by the time that it is kept, the run may have come to its end with it
-        await going.live.keep(event)
-        return not over
+        return await going.live.keep(event)
 
     async def approve(self, tenant: str, run_id: str, given: ApprovalGiven) -> bool:
         """A person's word about a call that waits for one; False if no run of that name goes on.
@@ -175,13 +173,17 @@ class Runs:
         going = self._going.get((tenant, run_id))
         if going is None:
             return False
-        waiting = [call.id for call in going.live.progress.waiting if call.asked and call.answer is None]
-        if given.call_id not in waiting:
-            told = f"Calls that do: {', '.join(waiting)}." if waiting else "None does."
-            raise InvalidRequest(f"The call {given.call_id[:64]!r} does not wait for approval. {told}", param="call_id")
-        over = going.live.over  # as in `tell`
-        await going.live.keep(given)
-        return not over
+        live = going.live
+
+        def waiting() -> list[str]:
+            return [call.id for call in live.progress.waiting if call.asked and call.answer is None]
+
+        if await live.keep_while(lambda: given.call_id in waiting(), given):
+            return True
+        if live.over:
+            return False
+        told = f"Calls that do: {', '.join(waiting())}." if waiting() else "None does."
+        raise InvalidRequest(f"The call {given.call_id[:64]!r} does not wait for approval. {told}", param="call_id")
 
     @asynccontextmanager
     async def closed(self, tenant: str) -> AsyncIterator[None]:

@@ -67,8 +67,8 @@ class ToolWork:
         )
 
     def is_stale(self, call: Call) -> bool:
-        """Whether a result is older than its tool says that it holds."""
-        if call.ended is None or call.ended.is_error:
+        """Whether a result is older than its tool says that it holds, and the model was not told so."""
+        if call.ended is None or call.ended.is_error or call.ended.answered_at:
             return False
         spec = self._spec(call.name)
         return spec is not None and is_old(call.name, call.ended.at, holds_of([spec]), int(time.time() * 1000))
@@ -78,8 +78,9 @@ class ToolWork:
         assert call.ended is not None
         if call.idempotent:
             await self.call(live, call, clock)
-        elif (aged := mark(call.ended.text, call.ended.at)) != call.ended.text:
-            await live.tell(replace(call.ended, text=aged))
+        else:
+            ended = call.ended
+            await live.tell(replace(ended, text=mark(ended.text, ended.at), answered_at=ended.at))
 
     async def remark(self, live: LiveRun) -> None:
         """Tell the model which results of earlier steps have become too old since it read them; each once."""

@@ -167,28 +167,6 @@ async def test_the_end_token_and_the_step_s_end_are_told_together(tmp_path: Path
         assert events[place].at == events[place + 1].at
 
 
-async def test_of_two_words_about_a_call_the_first_counts(tmp_path: Path, plane: DataPlane) -> None:
-    made: list[int] = []
-
-    async def pay(_: dict[str, Any], __: CallContext) -> str:
-        made.append(1)
-        return "paid"
-
-    rules = {"not allowed": "No.", "paid": "Yes.", "go": call("pay")}
-    async with benched(tmp_path, rules, [BodyTool("pay", pay, approval=True)], plane=plane) as it:
-        going = await begun(it)
-        live = going.live
-        await live.until(lambda: any(each.asked for each in live.progress.waiting))
-        (asked,) = live.progress.waiting
-        words = [ApprovalGiven(call_id=asked.id, allowed=allowed) for allowed in (False, True)]
-        await asyncio.gather(*(it.service.agents.approve("default", live.id, word) for word in words))
-        await it.service.agents.drain()
-        assert live.progress.said_turn().content == "No."
-        assert asked.answer is not None
-        assert not asked.answer.allowed
-        assert made == []
-
-
 async def test_a_tool_that_goes_away_after_its_call_harms_nothing(tmp_path: Path) -> None:
     gate = asyncio.Event()
 
@@ -393,6 +371,26 @@ async def test_a_defect_in_taking_up_one_run_holds_up_no_other(
         assert record.end == "completed"
 
 
+class HeldSync:
+    """The disk, which makes nothing durable until it is `free`."""
+
+    def __init__(self, plane: DataPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._free = threading.Event()
+        sync = plane.rocks.sync
+
+        def held() -> None:
+            assert self._free.wait(30)
+            sync()
+
+        monkeypatch.setattr(plane.rocks, "sync", held)
+
+    def __enter__(self) -> None:
+        self._free.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self._free.set()
+
+
 async def test_only_a_call_that_must_not_be_made_twice_waits_for_the_disk(
     tmp_path: Path, plane: DataPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,19 +403,12 @@ async def test_only_a_call_that_must_not_be_made_twice_waits_for_the_disk(
 
         return BodyTool(name, body, idempotent=idempotent)
 
-    synced, sync = threading.Event(), plane.rocks.sync
-
-    def held() -> None:
-        assert synced.wait(30)
-        sync()
-
     rules = {"done": "It is done.", "go": call("look") + call("book")}
     tools = [tool("look", idempotent=True), tool("book", idempotent=False)]
     async with benched(tmp_path, rules, tools, plane=plane) as it:
         assert text_of(await it.ask("done")) == "It is done."  # what is opened once is open
-        monkeypatch.setattr(plane.rocks, "sync", held)
-        asking = asyncio.create_task(it.ask("go"))
-        try:
+        with HeldSync(plane, monkeypatch):
+            asking = asyncio.create_task(it.ask("go"))
             while "look" not in made:
                 await asyncio.sleep(0.001)
             await asyncio.sleep(0.02)
@@ -427,7 +418,35 @@ async def test_only_a_call_that_must_not_be_made_twice_waits_for_the_disk(
             assert made == ["look"]
             assert live.told() == []
             assert live.progress.calls[0].ended is not None
-        finally:
-            synced.set()
         assert text_of(await asking) == "It is done."
         assert made == ["look", "book"]
+
+
+async def test_nobody_is_told_that_a_run_began_or_heard_him_before_that_is_kept(
+    tmp_path: Path, plane: DataPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def book(_: dict[str, Any], __: CallContext) -> str:
+        return "booked"
+
+    tools = [BodyTool("book", book, approval=True)]
+    async with benched(tmp_path, {"booked": "It is.", "go": call("book")}, tools, plane=plane) as it:
+        runs, disk = it.service.agents, HeldSync(plane, monkeypatch)
+        with disk:
+            beginning = asyncio.create_task(begun(it))
+            await asyncio.sleep(0.05)
+            assert not beginning.done()
+        live = (await beginning).live
+        await live.until(lambda: any(each.asked for each in live.progress.waiting))
+        with disk:
+            telling = asyncio.create_task(runs.tell("default", live.id, Paused()))
+            word = ApprovalGiven(call_id=live.progress.waiting[0].id, allowed=True)
+            approving = asyncio.create_task(runs.approve("default", live.id, word))
+            await live.until(lambda: live.progress.calls[0].answer is not None)
+            await asyncio.sleep(0.02)
+            assert live.progress.paused
+            assert not telling.done()
+            assert not approving.done()
+        assert await asyncio.gather(telling, approving) == [True, True]
+        assert await runs.tell("default", live.id, Unpaused())
+        await runs.drain()
+        assert not await runs.tell("default", live.id, Paused())

@@ -130,8 +130,42 @@ async def test_what_may_be_lost_is_not_seen_and_nothing_follows_it() -> None:
     journal.keep(DiskFull("The disk is full.", retry_after_s=1.0))
     for task in (following, keeping, asyncio.create_task(live.tell(said("more")))):
         with pytest.raises(DiskFull):
-            await task
+            async with asyncio.timeout(5):
+                await task
     assert [type(event) for event in live.told()] == [Began, StepBegan]
+
+
+async def test_nothing_is_kept_behind_what_may_be_lost() -> None:
+    journal = HeldJournal()
+    journal.free.set()
+    live = LiveRun("run_1", "t", journal, [BEGAN, STEP])
+    keeping = [asyncio.create_task(live.keep(said(text))) for text in ("Hi", " there")]
+    await _turns()
+    journal.keep(DiskFull("The disk is full.", retry_after_s=1.0))
+    journal.keep()
+    for task in keeping:
+        with pytest.raises(DiskFull):
+            await task
+    with pytest.raises(DiskFull):
+        async with asyncio.timeout(5):
+            await seen(live)
+    assert live.told() == [BEGAN, STEP]
+
+
+async def test_what_comes_too_late_is_not_kept_and_says_so() -> None:
+    journal = HeldJournal()
+    live = LiveRun("run_1", "t", journal, [BEGAN, STEP])
+    ending = asyncio.create_task(live.tell(END))
+    await _turns()
+    late = [
+        asyncio.create_task(live.keep(said("Hi"))),
+        asyncio.create_task(live.keep_while(lambda: True, said("Hi"))),
+        asyncio.create_task(live.answer([said("Hi")], 2)),
+    ]
+    journal.free.set()
+    await ending
+    assert await asyncio.gather(*late) == [False, False, False]
+    assert live.count == 3
 
 
 async def test_what_is_being_told_is_told_whole_though_the_teller_is_cancelled() -> None:

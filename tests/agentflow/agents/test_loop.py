@@ -407,6 +407,21 @@ async def test_a_call_that_is_not_allowed_is_not_made_and_the_model_is_told(tmp_
         assert not [event for event in events if isinstance(event, ToolStarted)]
 
 
+async def test_of_two_words_at_once_the_second_is_refused(tmp_path: Path) -> None:
+    rules = {"not allowed": "A pity.", "once": "Booked.", "go": call("book")}
+    async with benched(tmp_path, rules, [BodyTool("book", _once, approval=True)]) as it:
+        reading = asyncio.create_task(it.ask("go"))
+        run_id, call_id = await _waiting(it)
+        words = [
+            it.service.agents.approve("default", run_id, ApprovalGiven(call_id=call_id, allowed=allowed))
+            for allowed in (False, True)
+        ]
+        first, second = await asyncio.gather(*words, return_exceptions=True)
+        assert first is True
+        assert isinstance(second, InvalidRequest)
+        assert text_of(await reading) == "A pity."
+
+
 async def test_a_call_that_nobody_answers_is_not_allowed_once_its_time_is_over(tmp_path: Path) -> None:
     rules = {"This call was not allowed: nobody answered within 0.05 s": "A pity.", "go": call("book")}
     agent = AgentConfig(tools=("*",), limits=AgentLimits(approval_s=0.05))

@@ -68,6 +68,15 @@ def test_results_that_grew_old_are_remarked_upon_behind_the_new_turns_of_one_ste
     assert progress.new_turns() == [Message("user", "So?")]
 
 
+def test_a_remark_stands_behind_a_result_and_not_in_the_user_s_words() -> None:
+    result = CallEnded(at=9, call_id=ID, text="a hat", answered_at=7)
+    progress, _ = begun(Said(ids=[3], text=CALL), ended(), result)
+    progress.apply(Added(message=Message("user", "And?")))
+    progress.apply(Aged(call_ids=("call_old",), text="(old)"))
+    told = Message("tool", "a hat\n(old)", name="look", tool_call_id=ID, at=7)
+    assert progress.new_turns() == [told, Message("user", "And?")]
+
+
 def test_results_are_new_turns_in_the_order_of_the_calls_whatever_came_first() -> None:
     progress, _ = begun(
         Said(ids=[3], text=CALL + CALL),
