@@ -3,7 +3,8 @@
     python -m benchmarks.runkilled FOLDER begin|resume [MOMENT] [TOKENS_PER_S]
 
 `begin` begins the run and writes what a client sees, a JSON line each, to standard output; at MOMENT, which counts the
-appends to the run's log (`3` before the third, `3+` after it, and before anybody sees what it said), it ends by SIGKILL.
+appends to the run's log (`3` before the third, whatever of the earlier ones is kept by then, `3+` once the third is kept, and
+before anybody sees what it said), it ends by SIGKILL.
 `resume` takes up what is open, and ends when it is over. Both make the same five steps: look, look, book (which must never
 happen twice, and notes each time in FOLDER/booked), pay, and an answer. Tools are Python functions in processes of their own.
 """
@@ -25,6 +26,7 @@ from agentflow.agents.record import Event
 from agentflow.config import ModelConfig, SchedulerConfig
 from agentflow.engine.script import Rule, Script
 from agentflow.engine.scripted import ScriptedEngine
+from agentflow.errors import AgentFlowError
 from agentflow.events import TextDelta
 from agentflow.messages import ChatRequest, Message
 from agentflow.service import ServedModel, Service
@@ -79,7 +81,7 @@ def script(folder: Path, tokens_per_s: float) -> Script:
 
 
 class KillingJournal(StoredJournal):
-    """Ends the process before or after an append."""
+    """Ends the process before an append, or once it is kept."""
 
     moment = ""
     appends = 0
@@ -87,11 +89,16 @@ class KillingJournal(StoredJournal):
     async def append(self, events: Sequence[Event], kept: Kept) -> None:
         """As Journal.append, while the process lives."""
         KillingJournal.appends += 1
-        if KillingJournal.moment == str(KillingJournal.appends):
+        number = KillingJournal.appends
+
+        def noted(error: AgentFlowError | None) -> None:
+            if KillingJournal.moment == f"{number}+":
+                os.kill(os.getpid(), signal.SIGKILL)
+            kept(error)
+
+        if KillingJournal.moment == str(number):
             os.kill(os.getpid(), signal.SIGKILL)
-        await super().append(events, kept)
-        if KillingJournal.moment == f"{KillingJournal.appends}+":
-            os.kill(os.getpid(), signal.SIGKILL)
+        await super().append(events, noted)
 
 
 async def main(folder: Path, mode: str, moment: str, tokens_per_s: float) -> None:

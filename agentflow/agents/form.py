@@ -1,15 +1,20 @@
 """Form: a tool's arguments as something that a small model can fill in. Pure.
 
 The model gets the tool's fields and the end of the conversation, and nothing else to do; a grammar holds it to the schema. Texts
-and lists without a bound get one, since a small model may not find the end of either.
+and lists without a bound get one, since a small model may not find the end of either: a text is no longer than what the user
+said, where that is more than a sentence.
 
 A field of a tool's schema may say where its text comes from, by the keyword `x-from-user`, and the grammar then has nothing else:
 
     words      words that stand together in what the user said, as they are written there: a name, a day
+    day        words that name a day or a month, in English or Chinese: next Friday, 24 December, 明天. Where the user names none,
+               the field is left out, or a text as any other if it is required
     message    the user's last message, whole: for a tool that reads it by itself
+    free       whatever the model writes
 
-A small model finds a place in a text far more surely than it spells one. Where the user's messages are too long to list their
-phrases, such a field is a text as any other. Fields within fields are not looked at.
+A text that says nothing of itself, not even by a description, is taken from what the user said: words of it, or a message
+whole. A small model finds a place in a text far more surely than it spells one. Where the user's messages are too long to list
+their phrases, such a field is a text as any other. Fields within fields are not looked at.
 """
 
 from __future__ import annotations
@@ -18,15 +23,18 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from agentflow.agents.daywords import days
 from agentflow.messages import Message, Sampling, Structured, Tool
 from agentflow.parsing.forced import named_schema
 
 MAX_TOKENS = 512
 MAX_TEXT = 400  # characters of one text
+LEAST_TEXT = 120  # that a text may have, however little the user said: a sentence
 MAX_ITEMS = 32
 FROM_USER = "x-from-user"
 PHRASE = 10  # length of a phrase: a word counts 2, a Chinese, Japanese or Korean character 1
 MAX_PHRASES = 400  # that a grammar chooses from
+PHRASED = 4000  # characters, which have more phrases than that, unless they are hardly words
 TURNS = 4  # of the conversation that are read: what a follow-up leaves out stands in the turns before it
 _HEAD = (
     "You fill in a form from what the user says. Answer with one JSON object that has the form's fields, and with nothing else. "
@@ -36,6 +44,7 @@ _HEAD = (
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _PIECE = re.compile(rf"[{_CJK}]|[^\W{_CJK}](?:[^\s{_CJK},;!?]*[^\W{_CJK}])?")
 _JOINS = re.compile(r"[ \t'\u2019-]*")
+_SAYS_NOTHING = frozenset({"type", "title", "default"})  # keywords of a text that may be anything
 
 
 def messages(conversation: Sequence[Message], tool: Tool) -> list[Message]:
@@ -48,10 +57,12 @@ def messages(conversation: Sequence[Message], tool: Tool) -> list[Message]:
 
 def sampling(tool: Tool, conversation: Sequence[Message] = ()) -> Sampling:
     """The likeliest arguments, in the tool's schema."""
-    schema = bounded(named_schema(tool))
+    schema = named_schema(tool)
     said = [turn.content for turn in _end(conversation) if turn.role == "user" and turn.content]
     if said and isinstance(fields := schema.get("properties"), dict):
-        schema = {**schema, "properties": {name: _taken(field, said) for name, field in fields.items()}}
+        taken = {name: _taken(field, said, name in schema.get("required", ())) for name, field in fields.items()}
+        schema = {**schema, "properties": {name: field for name, field in taken.items() if field is not None}}
+    schema = bounded(schema, min(MAX_TEXT, max(LEAST_TEXT, *map(len, said))) if said else MAX_TEXT)
     return Sampling(temperature=0.0, max_tokens=MAX_TOKENS, structured=Structured("json", schema, "tools"))
 
 
@@ -60,6 +71,8 @@ def phrases(text: str) -> list[str]:
 
     Nothing for a long text.
     """
+    if len(text) > PHRASED:
+        return []
     pieces = [
         (found.start(), found.end(), 1 if re.match(f"[{_CJK}]", found[0]) else 2) for found in _PIECE.finditer(text)
     ]
@@ -77,18 +90,18 @@ def phrases(text: str) -> list[str]:
     return sorted(dict.fromkeys(phrase for phrase in found if re.search(r"[^\W\d]", phrase)), key=len)
 
 
-def bounded(schema: Any) -> Any:
-    """A copy of a JSON schema in which every text and list has a largest length."""
+def bounded(schema: Any, most: int = MAX_TEXT) -> Any:
+    """A copy of a JSON schema in which every text and list has a largest length, a text `most` characters."""
     if isinstance(schema, list):
-        return [bounded(each) for each in schema]
+        return [bounded(each, most) for each in schema]
     if not isinstance(schema, dict):
         return schema
     copy = {
-        key: value if key in ("enum", "const", "default", "examples") else bounded(value)
+        key: value if key in ("enum", "const", "default", "examples") else bounded(value, most)
         for key, value in schema.items()
     }
     if copy.get("type") == "string" and not {"maxLength", "enum", "const", "format", "pattern"} & copy.keys():
-        copy["maxLength"] = MAX_TEXT
+        copy["maxLength"] = max(most, int(copy.get("minLength", 0)))
     if copy.get("type") == "array" and "maxItems" not in copy:
         copy["maxItems"] = max(MAX_ITEMS, int(copy.get("minItems", 0)))
     return copy
@@ -103,16 +116,27 @@ def _end(conversation: Sequence[Message]) -> list[Message]:
     return end
 
 
-def _taken(field: Any, said: Sequence[str]) -> Any:
-    """A field's schema, with the texts that the user has said where it asks for those. `said`: the latest last."""
-    source = field.get(FROM_USER) if isinstance(field, dict) and field.get("type") == "string" else None
-    if source == "message" and len(said[-1]) <= MAX_TEXT:
-        return {"type": "string", "enum": [said[-1]]}
-    if source == "words":
-        choices = list(dict.fromkeys(phrase for text in reversed(said) for phrase in phrases(text)))
-        if 0 < len(choices) <= MAX_PHRASES:
-            return {"type": "string", "enum": choices}
-    return field
+def _taken(field: Any, said: Sequence[str], required: bool) -> Any:
+    """A field's schema, with the texts that the user has said where it asks for those. `said`: the latest last.
+
+    None where it asks for what the user did not say, and may be left out.
+    """
+    if not isinstance(field, dict) or field.get("type") != "string":
+        return field
+    source = field.get(FROM_USER, "anything" if field.keys() <= _SAYS_NOTHING else "free")
+    choices: list[str] = []
+    if source == "message":
+        choices = [said[-1]]
+    elif source == "day":
+        choices = next((found for text in reversed(said) if (found := days(text))), [])
+        if not choices and not required:
+            return None
+    elif source in ("words", "anything"):
+        choices = [phrase for text in reversed(said) for phrase in phrases(text)]
+        if choices and source == "anything":
+            choices += reversed(said)
+    choices = list(dict.fromkeys(choice for choice in choices if len(choice) <= MAX_TEXT))
+    return {"type": "string", "enum": choices} if 0 < len(choices) <= MAX_PHRASES else field
 
 
 def _fields(schema: dict[str, Any]) -> Iterator[str]:

@@ -34,10 +34,10 @@ class Journal(Protocol):
     """Takes a run's events in order. One run, one journal."""
 
     async def append(self, events: Sequence[Event], kept: Kept) -> None:
-        """Put them at the log's end, all or none. Once it returns, the end of this process does not undo it.
+        """Put them at the log's end, all or none, behind all that was put there before.
 
-        `kept` is called once, in the order of the appends: when a loss of power does not undo it either, or with the error
-        for which nobody knows whether it would. Raises Refused, or DataDamaged: `kept` is not called then.
+        `kept` is called once, in the order of the appends: when they are durable, or with the error for which they are not, or
+        may not be. Raises Refused, or DataDamaged: `kept` is not called then.
         """
 
 
@@ -67,8 +67,8 @@ class StoredJournal:
         stream = stream_name(self._run_id)
         with translated():
             records = [await self._record(event, place) for place, event in enumerate(events, self._last + 1)]
-            last, durable = await self._state.append_ahead(self._tenant, stream, records, expected_last=self._last)
-        self._last = last
+            durable = await self._state.append_ahead(self._tenant, stream, records, expected_last=self._last)
+        self._last += len(records)
         durable.add_done_callback(functools.partial(_tell, kept))
 
     async def _record(self, event: Event, place: int) -> EventRecord:

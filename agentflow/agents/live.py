@@ -1,9 +1,9 @@
 """LiveRun: a run that is going on: its log so far, and who follows it.
 
-What happens is told with `tell`: it is in the log first, and then known here, to the run itself, which goes on with it at once.
-Followers see it when it is **kept**: durable, so that no crash undoes it. So a run does not wait for the disk between its steps,
-and nothing that somebody saw is ever contradicted; the log is written in order, and what the run did with an event that was
-lost is lost with it. What acts on the world outside, and must not do so twice, waits until it is kept (`keep`).
+What happens is told with `tell`: it has its place in the log, and the run itself goes on with it at once. Followers see it when
+it is **kept**: durable, so that no crash undoes it. So a run does not wait for the disk between its steps, and nothing that
+somebody saw is ever contradicted; the log is written in order, and what the run did with an event that was lost is lost with
+it. What acts on the world outside, and must not do so twice, waits until it is kept (`keep`).
 
 Whoever comes in the middle, or comes back, reads from any number on, and gets the same events as somebody who never left.
 """

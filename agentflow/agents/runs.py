@@ -11,6 +11,7 @@ import logging
 import math
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from agentflow.agents.agency import Agency, Asked
 from agentflow.agents.archive import Archive, RunRecord
 from agentflow.agents.beginnings import Beginning, Beginnings
 from agentflow.agents.config import AgentConfig
-from agentflow.agents.going import Going, to_its_end
+from agentflow.agents.going import Going, note_end, shutting_down, to_its_end
 from agentflow.agents.journal import MemoryJournal, StoredJournal
 from agentflow.agents.live import LiveRun
 from agentflow.agents.loop import AgentLoop
@@ -29,6 +30,7 @@ from agentflow.agents.toolwork import ToolWork
 from agentflow.errors import AgentFlowError, Draining, InvalidRequest, Refused, SequenceFailed
 from agentflow.library.refusals import DataDamaged, DataUnavailable
 from agentflow.messages import ChatRequest
+from agentflow.status import AgentsStatus, AgentStatus
 
 if TYPE_CHECKING:
     from agentflow.memory.agentmemory import Keeping
@@ -71,6 +73,17 @@ class Runs:
     def going(self) -> int:
         """How many runs are going on."""
         return len(self._going)
+
+    def status(self) -> AgentsStatus:
+        """The agents with their tools, and how many runs of each go on."""
+        agency, going = self._agency, [run.live.progress for run in self._going.values()]
+        running = Counter(progress.began.agent for progress in going if progress.began is not None)
+        waiting = Counter(each.began.agent for each in going if each.began is not None and each.waits_for_word)
+        told: list[AgentStatus] = []
+        for name, agent in agency.agents.items():
+            tools = tuple(spec.name for spec in agency.toolbox.specs(agent.tools))
+            told.append(AgentStatus(name, agent.model, tools, running[name], waiting[name]))
+        return AgentsStatus(tuple(told), dict(agency.mcp_problems()))
 
     async def chat(self, request: ChatRequest) -> AgentStream:
         """An agent's answer to a conversation. Returns once the run is under way. Raises InvalidRequest, Refused."""
@@ -124,7 +137,7 @@ class Runs:
         going = self._going.get((tenant, run_id))
         return None if going is None else going.live
 
-    def found(self, tenant: str, run_id: str) -> Going | None:
+    def going_of(self, tenant: str, run_id: str) -> Going | None:
         """A run that is going on with its task, or None."""
         return self._going.get((tenant, run_id))
 
@@ -245,7 +258,7 @@ class Runs:
             work = self._work(beginning.began, beginning.terms.agent)
             await AgentLoop(live, beginning.planner, work, beginning.terms).run()
         except asyncio.CancelledError:
-            if self._stopping is None or live.archive is None:
+            if (self._stopping is None and not going.left) or live.archive is None:
                 ended = Ended(end="cancelled", why="cancelled")
             raise
         except Exception as error:  # noqa: BLE001 - nothing of a run may end the daemon
@@ -275,8 +288,8 @@ class Runs:
                 await live.archive.drop_open(live.tenant, live.id)
             elif ended is not None:
                 await live.tell(ended)
-            if self._stopping is not None:
-                live.leave(self._stopping)
+            if self._stopping is not None or going.left:
+                live.leave(self._stopping or shutting_down())
             await self._close(live)
         except Exception as error:  # noqa: BLE001 - see above
             self._leave(going, error)
@@ -285,7 +298,7 @@ class Runs:
 
     def _check_open(self, tenant: str) -> None:
         if self._draining:
-            raise Draining("The daemon is shutting down.", retry_after_s=5.0)
+            raise shutting_down()
         if tenant in self._closed:
             raise DataUnavailable("What this tenant has stored is being erased.", retry_after_s=5.0)
 
@@ -316,10 +329,12 @@ class Runs:
         return True
 
     async def _close(self, live: LiveRun) -> None:
-        """Note the end of a run that has one; what it is to be remembered by before that."""
+        """Note the end of a run that has one, once that is kept; what it is to be remembered by before that."""
+        if live.over:
+            await live.kept()
         if self._agency.memory is not None and live.over:
             await self._agency.memory.remember(live)
-        await _close(live)
+        await note_end(live)
 
     async def archive(self) -> Archive:
         """Where runs are stored. Raises Refused; DataUnavailable for good where nothing is stored."""
@@ -339,8 +354,19 @@ class Runs:
         self._draining = True
 
     async def drain(self) -> None:
-        """Wait until no run goes on, but for those that are stored and wait for a person: the next daemon takes them up."""
-        while tasks := [going.task for going in self._going.values() if going.task is not None and not _waits(going)]:
+        """Wait until no run goes on, but for those that are stored and wait for a person: the next daemon takes them up.
+
+        Once the door is closed, these are left here, so that who reads one is told at once.
+        """
+        while True:
+            waiting = [going for going in self._going.values() if going.waits]
+            if self._draining:
+                for going in waiting:
+                    going.leave()
+            still = [going for going in self._going.values() if going.left or going not in waiting]
+            tasks = [going.task for going in still if going.task is not None]
+            if not tasks:
+                return
             await asyncio.wait(tasks, timeout=LOOK_S)
 
     async def stop(self) -> None:
@@ -348,7 +374,7 @@ class Runs:
         self._beginnings.stop()
         for task in self._own:
             task.cancel()
-        self._stopping = Draining("The daemon is shutting down.", retry_after_s=5.0)
+        self._stopping = shutting_down()
         for going in list(self._going.values()):
             going.cancel()
         tasks = [going.task for going in self._going.values() if going.task is not None]
@@ -356,36 +382,6 @@ class Runs:
             await asyncio.wait(tasks)
 
 
-def _waits(going: Going) -> bool:
-    """Whether nothing happens in a stored run until a person does something."""
-    progress = going.live.progress
-    return going.live.archive is not None and not going.live.over and (progress.paused or progress.waits_for_word)
-
-
 def new_run_id() -> str:
     """An id that no other run has. Later ones sort first, so that a scan by names is a list with the newest on top."""
     return f"run_{_LAST_MS - int(time.time() * 1000):012x}{secrets.token_hex(6)}"
-
-
-async def _close(live: LiveRun) -> None:
-    """Note the end of a stored run that has one."""
-    progress = live.progress
-    if live.archive is None or progress.ended is None or progress.began is None:
-        return
-    run = RunRecord(
-        id=live.id,
-        agent=progress.began.agent,
-        model=progress.began.model,
-        created_ms=progress.began.at,
-        ended_ms=progress.ended.at,
-        end=progress.ended.end,
-        why=progress.ended.why,
-        steps=progress.step + 1,
-        calls=progress.calls_made,
-        usage=progress.usage,
-    )
-    try:
-        await live.archive.close(live.tenant, run)
-    except AgentFlowError as error:
-        # It is still listed as open; the next start reads its end in its log.
-        _log.warning("a run's end is not noted", extra={"run": live.id, "why": str(error)})

@@ -139,13 +139,13 @@ class StateStore:
 
     async def append_ahead(
         self, tenant: str, stream: str, events: Sequence[EventRecord], *, expected_last: int
-    ) -> tuple[int, Future[int]]:
-        """As `append`, returning once the events are visible; the future is done once they are durable.
+    ) -> Future[int]:
+        """As `append`, once they have their place behind all that was submitted before; the future is done once they are durable.
 
-        Appends to a log become durable in their order. A future that fails says that nobody knows whether they did.
+        Appends to a log become durable in their order, and none does behind one that failed, if each expects those before it.
         """
         command = eventlog.Append(eventlog.Stream(tenant, stream), events, _checked(expected_last, "expected_last"))
-        return cast("tuple[int, Future[int]]", await self._writer.submit_ahead(command))
+        return await self._writer.submit_ahead(command)
 
     async def read(
         self, tenant: str, stream: str, *, after: int = 0, limit: int = MAX_PAGE

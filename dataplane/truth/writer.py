@@ -106,38 +106,23 @@ class Command(ABC):
 
 
 class Entry:
-    """A command in the ring, and who waits for it: `told` for what `wait` says, `shown` for the moment when it is visible."""
+    """A command in the ring, and who waits for it."""
 
-    def __init__(
-        self,
-        command: Command,
-        wait: Wait,
-        told: asyncio.Future[Any] | None,
-        shown: asyncio.Future[Any] | None = None,
-    ) -> None:
+    def __init__(self, command: Command, wait: Wait, told: asyncio.Future[Any] | None) -> None:
         self.command = command
         self.wait = wait
         self.told = told
-        self.shown = shown
         self.result: Any = None
         self.error: DataPlaneError | None = None
-        self.unsynced: DataPlaneError | None = None  # why it may not be durable
 
     def tell(self) -> None:
         """On the loop: the caller goes on."""
-        self._settle(self.told, self.error or self.unsynced)
-
-    def show(self) -> None:
-        """On the loop: who waits for no more than the change itself goes on."""
-        self._settle(self.shown, self.error)
-
-    def _settle(self, future: asyncio.Future[Any] | None, error: DataPlaneError | None) -> None:
-        if future is None or future.done():
+        if self.told is None or self.told.done():
             return
-        if error is None:
-            future.set_result(self.result)
+        if self.error is None:
+            self.told.set_result(self.result)
         else:
-            future.set_exception(error)
+            self.told.set_exception(self.error)
 
 
 class Writer:
@@ -183,18 +168,18 @@ class Writer:
         self._taken_in += 1
         return None if told is None else await told
 
-    async def submit_ahead(self, command: Command) -> tuple[Any, asyncio.Future[Any]]:
-        """As `submit`, once the change is visible; and what is done once it is durable too.
+    async def submit_ahead(self, command: Command) -> asyncio.Future[Any]:
+        """As `submit`, once the command has its place in the ring: what is done once it is durable, or raises what it raises.
 
         Nobody has to wait for that: the future's error is then lost in silence.
         """
         if self.failed is not None:
             raise Unavailable(self.failed, retry_after_s=30)
-        shown, durable = self._loop.create_future(), self._loop.create_future()
+        durable = self._loop.create_future()
         durable.add_done_callback(_look)
-        await self._ring.put(Entry(command, "durable", durable, shown), command.weight)
+        await self._ring.put(Entry(command, "durable", durable), command.weight)
         self._taken_in += 1
-        return await shown, durable
+        return durable
 
     def submit_now(self, command: Command) -> bool:
         """Put a command in if there is room; nobody waits for it."""
@@ -240,8 +225,7 @@ class Writer:
             drafted = []
         durable = [entry for entry in drafted if entry.error is None and entry.wait == "durable"]
         waits = {id(entry) for entry in durable}
-        told = [entry for entry in entries if entry.told is not None and id(entry) not in waits]
-        self._tell(told, [entry for entry in entries if entry.shown is not None])
+        self._tell([entry for entry in entries if entry.told is not None and id(entry) not in waits])
         if durable:
             self._committer.add(durable)
 
@@ -271,13 +255,13 @@ class Writer:
             self.last_error = None
         return drafted
 
-    def _tell(self, entries: list[Entry], shown: Sequence[Entry] = ()) -> None:
-        """From any thread: wake those who wait, `shown` for what is visible."""
-        if entries or shown:
+    def _tell(self, entries: list[Entry]) -> None:
+        """From any thread: wake those who wait."""
+        if entries:
             try:
-                self._loop.call_soon_threadsafe(_tell_all, entries, shown)
+                self._loop.call_soon_threadsafe(_tell_all, entries)
             except RuntimeError:  # the loop has ended, and with it everybody who could be told
-                _log.debug("nobody is left to tell of %d writes", len(entries) + len(shown))
+                _log.debug("nobody is left to tell of %d writes", len(entries))
 
 
 class Committer:
@@ -322,7 +306,7 @@ class Committer:
                 self.syncs += 1
             except DataPlaneError as error:
                 for entry in entries:
-                    entry.unsynced = error
+                    entry.error = error
             self._tell(entries)
             if closed:
                 return
@@ -356,11 +340,9 @@ def _publish(commands: list[Command]) -> None:
             start = end
 
 
-def _tell_all(entries: list[Entry], shown: Sequence[Entry]) -> None:
+def _tell_all(entries: list[Entry]) -> None:
     for entry in entries:
         entry.tell()
-    for entry in shown:
-        entry.show()
 
 
 def _look(future: asyncio.Future[Any]) -> None:

@@ -14,6 +14,7 @@ from agentflow.agents.agency import Asked
 from agentflow.agents.archive import RunRecord
 from agentflow.agents.config import AgentConfig
 from agentflow.agents.going import Going
+from agentflow.agents.journal import Kept
 from agentflow.agents.record import (
     Added,
     ApprovalGiven,
@@ -29,7 +30,7 @@ from agentflow.agents.record import (
 )
 from agentflow.agents.runs import new_run_id
 from agentflow.errors import Draining, EngineUnavailable, InvalidRequest
-from agentflow.library.refusals import DataUnavailable
+from agentflow.library.refusals import DataUnavailable, DiskFull
 from agentflow.messages import ChatRequest, Message, Sampling, Structured
 from agentflow.tokenizer import ByteTokenizer
 from agentflow.tools.tool import CallContext
@@ -389,6 +390,30 @@ class HeldSync:
 
     def __exit__(self, *_: object) -> None:
         self._free.set()
+
+
+async def test_a_run_whose_last_word_is_lost_is_left_open_for_the_next_daemon(
+    tmp_path: Path, plane: DataPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with benched(tmp_path, {"go": "hello" * 20}, [], plane=plane, tokens_per_s=500) as it:
+        going = await begun(it)
+        following = asyncio.ensure_future(_followed(going))
+        journal = going.live._journal
+        append = journal.append
+
+        async def losing(events: Sequence[Event], kept: Kept) -> None:
+            if isinstance(events[-1], Ended):
+                kept(DiskFull("The disk is full.", retry_after_s=1.0))
+            else:
+                await append(events, kept)
+
+        monkeypatch.setattr(journal, "append", losing)
+        with pytest.raises(DiskFull):
+            await following
+        await it.service.agents.drain()
+        (log,) = await open_logs(it)
+        assert log[0] == "Began"
+        assert "Ended" not in log
 
 
 async def test_only_a_call_that_must_not_be_made_twice_waits_for_the_disk(

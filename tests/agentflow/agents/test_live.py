@@ -226,10 +226,13 @@ async def test_two_writers_of_one_log_cannot_both_go_on(tmp_path: Path) -> None:
     plane = await DataPlane.open(DataPlaneConfig(path=str(tmp_path / "data"), hot_layer_mem_mb=64))
     one = LiveRun("run_1", "acme", StoredJournal(plane.state, "acme", "run_1"))
     other = LiveRun("run_1", "acme", StoredJournal(plane.state, "acme", "run_1"))
-    await one.tell(BEGAN)
+    await one.keep(BEGAN)
     with pytest.raises(DataUnavailable):
-        await other.tell(BEGAN)
-    assert other.progress.began is None
+        await other.keep(BEGAN)
+    with pytest.raises(DataUnavailable):
+        await other.tell(STEP)
+    assert other.told() == []
+    assert [number for number, _ in await stored(plane.state, "acme", "run_1")] == [1]
     await plane.close()
 
 
