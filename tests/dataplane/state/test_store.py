@@ -390,6 +390,23 @@ async def test_an_append_that_expected_another_end_adds_nothing(store: StateStor
     assert [seq for seq, _ in await store.read("t", "log")] == [1, 2, 3]
 
 
+async def test_who_appends_ahead_waits_for_nothing_and_is_read_by_whoever_comes_after(store: StateStore) -> None:
+    kept = [await store.append_ahead("t", "log", events(number), expected_last=number - 1) for number in (1, 2, 3)]
+    assert [seq for seq, _ in await store.read("t", "log")] == [1, 2, 3]
+    assert await asyncio.gather(*kept) == [1, 2, 3]
+
+
+async def test_nothing_is_appended_behind_what_failed(store: StateStore) -> None:
+    first = await store.append_ahead("t", "log", events(1), expected_last=7)
+    second = await store.append_ahead("t", "log", events(2), expected_last=8)
+    for refused in (first, second):
+        with pytest.raises(VersionConflict):
+            await refused
+    with pytest.raises(InvalidInput):
+        await store.append_ahead("t", "log", [EventRecord("e", 1, bytes(eventlog.MAX_APPEND_BYTES))], expected_last=0)
+    assert await store.read("t", "log") == []
+
+
 @pytest.mark.parametrize("reopened", [False, True])
 async def test_a_trimmed_log_goes_on_with_its_numbers(rocks: Rocks, clock: Hands, reopened: bool) -> None:
     async with opened(rocks, clock) as store:
