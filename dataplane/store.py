@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import logging
 import shutil
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -26,16 +25,15 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from dataplane import clock
 from dataplane.cold.tier import ColdTier
 from dataplane.collections import loading, searching
 from dataplane.collections.catalog import Create, Drop, stored_collections
 from dataplane.collections.collection import Collection
-from dataplane.collections.commands import Delete, Touch, Upsert
+from dataplane.collections.commands import Delete, Upsert
 from dataplane.collections.derived import Derived
+from dataplane.collections.finds import Finds
 from dataplane.collections.rowcodec import row_batch, stored_ids, stored_rows
 from dataplane.config import DataPlaneConfig
 from dataplane.errors import Closed, DataPlaneError, InvalidInput, NotFound, Unavailable
@@ -58,10 +56,7 @@ from dataplane.truth.writer import BATCH_ROWS, Command, Wait, Writer
 from dataplane.words.indexer import Indexer, TextFeed
 
 SETTLE_POLL_S = 0.02
-TOUCHES = 64  # searches whose finds are taken up together
-MOST_TOUCHED = 4096  # rows that wait for it
 T = TypeVar("T")
-Rows = NDArray[np.uint64]
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +83,7 @@ class DataPlane:
         self._sweeper = Sweeper(self.state)
         self.gauges = Gauges(self.open_collections)
         self._searches = SearchCounts()
+        self._finds = Finds(self.writer)
         self._pool = ThreadPoolExecutor(config.search_threads, "dataplane-search", share_cores)
         self._unfinished: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -296,7 +292,7 @@ class DataPlane:
             searched = searching.search(collection, query)
         else:
             searched = await self._in_pool(collection, lambda: searching.search(collection, query))
-        self._touch(collection, searched.rows)
+        self._finds.add(collection, searched.rows)
         result = searched.result
         slow = result.took_ms > self.config.slow_search_ms
         self._searches.add(result, slow=slow)
@@ -306,15 +302,6 @@ class DataPlane:
                 extra={"collection": name, "ms": round(result.took_ms, 1), "tiers": result.tiers, "k": query.k},
             )
         return result
-
-    def _touch(self, collection: Collection, rows: Rows) -> None:
-        """Rows were found. Many searches share a command: alone, it would cost as much as a search."""
-        collection.searched_at = time.monotonic()
-        collection.touched.append(rows)
-        if len(collection.touched) >= TOUCHES:
-            found = np.concatenate(collection.touched)
-            taken = self.writer.submit_now(Touch(collection, found, clock.hour(clock.now_ms())))
-            collection.touched = [] if taken else [found[-MOST_TOUCHED:]]
 
     async def locate(self, tenant: str, name: str, query: SearchQuery, *, prewarm: bool = True) -> Location:
         """Where the answer to a query lies; with `prewarm`, what is on the disk begins to be read for a search to come."""
@@ -337,9 +324,7 @@ class DataPlane:
         """Wait until everything that is due has been done for a collection: merged, demoted, expired, in a snapshot."""
         collection = self._collection(tenant, name)
         await self.writer.barrier()
-        if collection.touched:
-            found, collection.touched = np.concatenate(collection.touched), []
-            await self.writer.submit(Touch(collection, found, clock.hour(clock.now_ms())))
+        await self._finds.settle(collection)
         self.keeper.hurry(collection, on=True)
         try:
             while not await asyncio.to_thread(self.keeper.settled, collection):

@@ -6,7 +6,8 @@ holds of the engine while it waits (for its tools, for a person) or is over. Her
 are kept, none for longer than `seconds`, and where a bound is passed, the one that was left the longest ago goes first.
 
 **By what they say, not by whose they are.** A prompt (with what was said behind it) is idle from the moment in which its sequence
-ends, until a sequence begins whose prompt begins with all of it. So it makes no difference whether the same run goes on, or a
+ends, until a sequence begins whose prompt begins with all of it; one that comes to nothing (it was refused, or cancelled while it
+waited) leaves it as idle as it was, and for as long. So it makes no difference whether the same run goes on, or a
 later turn of its conversation, which is another run; nor whether a run's next prompt grew out of its last, or is a new one.
 Where a turn is written in another way when it comes again, the two have a beginning in common, and each has its own time.
 
@@ -26,6 +27,7 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 WIDTH = array("I").itemsize  # bytes of a token
@@ -39,19 +41,19 @@ class Place(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """What is to go: of `token_ids` all but the first `keep`."""
+    """What is to go: of `token_ids` (four bytes each) all but the first `keep`."""
 
     place: Place
-    token_ids: Sequence[int]
+    token_ids: array[int]
     keep: int
 
 
 class Reading(NamedTuple):
-    """A prompt that is in use, and the idle ones that it goes on from."""
+    """A prompt that is in use, and the idle ones that it goes on from, with the time since which they were."""
 
     place: Place
     prompt: bytes
-    taken: tuple[bytes, ...]
+    taken: tuple[tuple[bytes, float], ...]
 
 
 class IdlePrefixes:
@@ -79,9 +81,9 @@ class IdlePrefixes:
     def begin(self, place: Place, token_ids: Sequence[int]) -> Reading:
         """A prompt is about to be read, or waits for it: what it goes on from is idle no more. Give it back to `end`."""
         prompt = _packed(token_ids)
-        taken = tuple(each for each in self._beginnings(place, prompt) if (place, each) in self._idle)
-        for each in taken:
-            del self._idle[place, each]
+        found = [each for each in self._beginnings(place, prompt) if (place, each) in self._idle]
+        taken = tuple((each, self._idle.pop((place, each))) for each in found)
+        for each in found:
             self._remove(place, each)
         self._add(place, prompt)
         return Reading(place, prompt, taken)
@@ -90,11 +92,14 @@ class IdlePrefixes:
         """Nobody reads it any more; `said` came behind it. None: no engine ever saw it, and all is as it was before."""
         place = reading.place
         self._remove(place, reading.prompt)
-        left = reading.taken if said is None else (reading.prompt + _packed(said),)
-        for each in left:
-            if self._idle.pop((place, each), None) is None:
+        left = reading.taken if said is None else ((reading.prompt + _packed(said), now),)
+        for each, since in left:
+            known = self._idle.pop((place, each), None)
+            if known is None:
                 self._add(place, each)
-            self._idle[place, each] = now
+            self._idle[place, each] = since if known is None else max(since, known)  # left again by another meanwhile
+        if said is None and left:
+            self._idle = dict(sorted(self._idle.items(), key=itemgetter(1)))
 
     def expire(self, tenant: str) -> None:
         """The time of all that a tenant left is over."""
@@ -111,7 +116,7 @@ class IdlePrefixes:
             self._remove(place, oldest)
             keep = self._shared(place, oldest)
             if keep * WIDTH < len(oldest):
-                return Forgotten(place, array("I", oldest).tolist(), keep)
+                return Forgotten(place, array("I", oldest), keep)
         return None
 
     def _add(self, place: Place, prompt: bytes) -> None:

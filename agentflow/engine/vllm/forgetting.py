@@ -42,9 +42,7 @@ def forget(core: Any, token_ids: list[int], keep: int, cache_salt: str | None) -
     names = sequence.block_hashes[keep // size :]
     managers = core.scheduler.kv_cache_manager.coordinator.single_type_managers
     dropped = 0
-    for (
-        name
-    ) in names:  # covers all that is before it: so it names a larger block too, in a group whose blocks are larger
+    for name in names:  # each covers all that is before it: so it names a larger block too, where a group's are larger
         dropped += max(_drop(manager, name) for manager in managers)
     return int(size * dropped)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Sequence
 
 import pytest
@@ -18,11 +19,15 @@ def left(idle: IdlePrefixes, prompt: Sequence[int], at: float, said: Sequence[in
     idle.end(idle.begin(place, prompt), said, at)
 
 
+def gone(place: Place, token_ids: Sequence[int], keep: int) -> Forgotten:
+    return Forgotten(place, array("I", token_ids), keep)
+
+
 def over(idle: IdlePrefixes, now: float) -> list[tuple[list[int], int]]:
     """(tokens, how many are kept) of all that go."""
     found = []
-    while (gone := idle.next_over(now)) is not None:
-        found.append((list(gone.token_ids), gone.keep))
+    while (one := idle.next_over(now)) is not None:
+        found.append((list(one.token_ids), one.keep))
     return found
 
 
@@ -30,7 +35,7 @@ def test_a_prompt_goes_when_its_time_is_over_with_all_that_was_said_behind_it() 
     idle = IdlePrefixes(10, 60.0)
     left(idle, [1, 2], at=100.0, said=[3])
     assert (len(idle), idle.next_at, idle.next_over(159.9)) == (1, 160.0, None)
-    assert idle.next_over(160.0) == Forgotten(HERE, [1, 2, 3], 0)
+    assert idle.next_over(160.0) == gone(HERE, [1, 2, 3], 0)
     assert (len(idle), idle.next_at, idle.next_over(999.0)) == (0, None, None)
 
 
@@ -41,8 +46,8 @@ def test_what_an_erased_tenant_left_goes_at_once_and_nothing_else_does() -> None
     left(idle, [3], at=3.0, place=ELSEWHERE[1])
     idle.expire("acme")
     assert [idle.next_over(4.0), idle.next_over(4.0), idle.next_over(4.0)] == [
-        Forgotten(HERE, [1, 2], 0),
-        Forgotten(ELSEWHERE[1], [3], 0),
+        gone(HERE, [1, 2], 0),
+        gone(ELSEWHERE[1], [3], 0),
         None,
     ]
     assert (len(idle), idle.next_at) == (1, 61.0)
@@ -87,9 +92,37 @@ def test_a_sequence_that_no_engine_saw_leaves_all_as_it_was() -> None:
     idle = IdlePrefixes(10, 60.0)
     left(idle, [1], at=0.0)
     idle.end(idle.begin(HERE, [1, 2]), None, 10.0)
-    assert over(idle, 70.0) == [([1], 0)]
+    assert over(idle, 60.0) == [([1], 0)]
     idle.end(idle.begin(HERE, [1, 2]), None, 80.0)
     assert len(idle) == 0
+
+
+def test_however_often_a_sequence_comes_to_nothing_what_it_would_have_gone_on_from_grows_no_younger() -> None:
+    idle = IdlePrefixes(10, 100.0)
+    for place, at in ((HERE, 0.0), (ELSEWHERE[0], 10.0)):
+        left(idle, [1], at=at, place=place)
+    left(idle, [1, 2], at=20.0)  # takes the first one's place
+    left(idle, [3], at=30.0)
+    for now in (50.0, 90.0):
+        for prompt in ([3, 5], [1, 2, 5]):
+            idle.end(idle.begin(HERE, prompt), None, now)
+        assert (len(idle), idle.next_at) == (3, 110.0)
+    assert [idle.next_over(at) for at in (110.0, 119.0, 120.0, 130.0)] == [
+        gone(ELSEWHERE[0], [1], 0),
+        None,
+        gone(HERE, [1, 2], 0),
+        gone(HERE, [3], 0),
+    ]
+
+
+def test_what_another_left_again_meanwhile_is_as_young_as_that_makes_it() -> None:
+    idle = IdlePrefixes(10, 60.0)
+    left(idle, [1], at=0.0)
+    waiting = idle.begin(HERE, [1, 2])
+    left(idle, [1], at=10.0)
+    idle.end(waiting, None, 20.0)
+    assert (len(idle), idle.next_at) == (1, 70.0)
+    assert over(idle, 70.0) == [([1], 0)]
 
 
 def test_what_another_has_in_common_stays_until_that_goes_too() -> None:
@@ -162,7 +195,7 @@ def test_neighbours_tell_as_much_as_a_look_at_all() -> None:
             del known[oldest]
             keep = max((_shared(oldest, other) for other in known), default=0)
             if keep < len(oldest):
-                assert idle.next_over(step) == Forgotten(HERE, list(oldest), keep)
+                assert idle.next_over(step) == gone(HERE, list(oldest), keep)
         assert idle.next_over(step) is None
         assert len(idle) == len(known)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -15,6 +16,7 @@ from agentflow.engine.supervisor import Supervisor, SupervisorLimits
 from agentflow.errors import SequenceFailed
 from agentflow.messages import Sampling
 from agentflow.scheduler import PrefixKeeper, Scheduler
+from agentflow.scheduler.keeper import BACKLOG
 
 ONE, TWO = [[number, *range(64)] for number in (1, 2)]
 
@@ -30,20 +32,46 @@ class Unwilling(ScriptedEngine):
         return await super().forget(token_ids, keep, cache_salt)
 
 
+class Stuck(ScriptedEngine):
+    """Forgets nothing before it is `free`. `asked`: the first tokens of what it was to forget."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = asyncio.Event()
+        self.asked: list[int] = []
+
+    async def forget(self, token_ids: Sequence[int], keep: int, cache_salt: str | None) -> int:
+        self.asked.append(token_ids[0])
+        await self.free.wait()
+        return await super().forget(token_ids, keep, cache_salt)
+
+
 @asynccontextmanager
-async def keeping(engine: ScriptedEngine, count: int, seconds: float) -> AsyncIterator[PrefixKeeper]:
+async def keeping(
+    engine: ScriptedEngine, count: int, seconds: float, others: Mapping[str, ScriptedEngine] | None = None
+) -> AsyncIterator[PrefixKeeper]:
+    """`engine` serves the model `m`; `others` are other models'."""
     config = SchedulerConfig(idle_prefixes=count, idle_prefix_s=seconds)
     scheduler = Scheduler(config, lambda _: None)
-    supervisor = Supervisor("m/0", lambda: engine, SupervisorLimits())
-    scheduler.add_pool("m", (supervisor,))
+    supervisors = []
+    for model, each in {"m": engine, **(others or {})}.items():
+        supervisor = Supervisor(f"{model}/0", partial(_same, each), SupervisorLimits())
+        scheduler.add_pool(model, (supervisor,))
+        supervisors.append(supervisor)
     keeper = PrefixKeeper(config, scheduler)
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(supervisor.run())
+        for supervisor in supervisors:
+            tasks.create_task(supervisor.run())
         keeper.start(tasks)
-        await until(lambda: supervisor.engine is not None)
+        await until(lambda: all(each.engine is not None for each in supervisors))
         yield keeper
         keeper.stop()
-        await supervisor.stop(1)
+        for supervisor in supervisors:
+            await supervisor.stop(1)
+
+
+def _same(engine: ScriptedEngine) -> ScriptedEngine:
+    return engine
 
 
 async def until(reached: Callable[[], bool]) -> None:
@@ -101,3 +129,51 @@ async def test_an_engine_that_does_not_forget_ends_nothing(error: Exception) -> 
         await until(lambda: len(keeper) == 0)
         await asyncio.sleep(0)
         assert await read(engine, TWO) == 0
+
+
+async def test_several_that_become_idle_at_one_moment_wake_who_sleeps_while_nothing_is() -> None:
+    async with keeping(ScriptedEngine(), 10, 0.05) as keeper:
+        second = keeper.begin("m", "acme", [1, 2])
+        keeper.end(keeper.begin("m", "acme", [1]), [])
+        keeper.end(second, [])
+        waiting = keeper.begin("m", "acme", [1, 2, 3])
+        assert len(keeper) == 0
+        await asyncio.sleep(0.2)  # by now it has woken to nothing, and sleeps without an end
+        keeper.end(waiting, None)
+        assert len(keeper) == 2
+        await until(lambda: len(keeper) == 0)
+
+
+async def test_one_that_is_idle_again_as_long_as_before_goes_before_the_one_that_was_waited_for() -> None:
+    async with keeping(ScriptedEngine(), 10, 3600) as keeper:
+        keeper.end(keeper.begin("m", "acme", ONE), [])
+        keeper.forget("acme")
+        waiting = keeper.begin("m", "acme", [*ONE, 5])
+        keeper.end(keeper.begin("m", "other", TWO), [])
+        await asyncio.sleep(0.02)  # by now it sleeps until the second has to go
+        keeper.end(waiting, None)
+        assert len(keeper) == 2
+        await until(lambda: len(keeper) == 1)
+
+
+async def test_a_model_that_is_stuck_keeps_no_other_from_forgetting_and_the_idle_prompts_bounded() -> None:
+    stuck, other = Stuck(), ScriptedEngine()
+    async with keeping(stuck, 1, 3600, {"n": other}) as keeper:
+        count = 2 * BACKLOG
+        for number in range(count):
+            keeper.end(keeper.begin("m", "acme", [number]), [])
+        await until(lambda: len(keeper) == 1)
+        await read(other, ONE)
+        for ids in (ONE, TWO):
+            keeper.end(keeper.begin("n", "acme", ids), [])
+        await until(lambda: len(keeper) == 1)
+        await asyncio.sleep(0)
+        assert await read(other, [*ONE, 5]) == 0
+        assert stuck.asked == [0]
+        stuck.free.set()
+        await until(lambda: len(stuck.asked) == 1 + 1 + BACKLOG)
+        assert stuck.asked[-1] == count - 1  # the newest of those that waited
+        stuck.asked.clear()
+        for ids in (ONE, TWO):  # and it is asked again
+            keeper.end(keeper.begin("m", "acme", ids), [])
+        await until(lambda: stuck.asked == [ONE[0]])

@@ -4,7 +4,6 @@ The tests at the end start engines of their own or kill the shared one.
 """
 
 import asyncio
-import json
 import math
 import os
 import signal
@@ -14,16 +13,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from tokenizers import Tokenizer
 
 from agentflow.config import ModelConfig
-from agentflow.engine.protocol import Delta, GenerateRequest
+from agentflow.engine.protocol import GenerateRequest
 from agentflow.engine.vllm.engine import VllmEngine
-from agentflow.errors import EngineDied, EngineStartFailed, InvalidGrammar, InvalidRequest
-from agentflow.messages import Sampling, Structured
+from agentflow.errors import EngineDied, EngineStartFailed, InvalidRequest
+from agentflow.messages import Sampling
 from tests.agentflow.engine.machine import this_machine
+from tests.agentflow.engine.vllm.chats import GREEDY, MODEL_EOS, Chat, structured, until
 
 pytestmark = [
     pytest.mark.real_engine,
@@ -32,47 +31,10 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),  # vLLM and torch warn while they are imported
 ]
 
-GREEDY = Sampling(temperature=0)
-MODEL_EOS = 2
-
-
-class Chat:
-    """Asks the engine in the model's own chat format."""
-
-    def __init__(self, engine: VllmEngine, tokenizer: Tokenizer) -> None:
-        self.engine = engine
-        self._tokenizer = tokenizer
-        self._number = 0
-
-    def request(self, text: str, sampling: Sampling = GREEDY, max_tokens: int = 40, **more: Any) -> GenerateRequest:
-        self._number += 1
-        prompt = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
-        return GenerateRequest(f"t{self._number}", self._tokenizer.encode(prompt).ids, sampling, max_tokens, **more)
-
-    async def deltas(self, text: str, sampling: Sampling = GREEDY, max_tokens: int = 40, **more: Any) -> list[Delta]:
-        request = self.request(text, sampling, max_tokens, **more)
-        return [delta async for delta in self.engine.generate(request)]
-
-    async def text(self, text: str, sampling: Sampling = GREEDY, max_tokens: int = 40) -> str:
-        return "".join(delta.text for delta in await self.deltas(text, sampling, max_tokens))
-
-    def decode(self, deltas: list[Delta]) -> str:
-        return self._tokenizer.decode([token for delta in deltas for token in delta.token_ids])
-
 
 @pytest.fixture
 async def chat(real_engine: VllmEngine, chat_model: Path) -> Chat:
     return Chat(real_engine, Tokenizer.from_file(str(chat_model / "tokenizer.json")))
-
-
-async def until(condition: Any, seconds: float = 20) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
-def structured(kind: Any, value: Any = None) -> Sampling:
-    return Sampling(temperature=0, structured=Structured(kind, value))
 
 
 # What it says
@@ -209,109 +171,6 @@ async def test_what_was_said_is_forgotten_too_and_nothing_of_a_prompt_that_is_at
     await asyncio.sleep(0.5)  # the engine is done with the one that was stopped, and with the last
     assert await chat.engine.forget(sequence, 0, "c") >= known
     assert await cached(sequence) == 0
-
-
-# What it must keep to
-
-
-async def test_a_json_schema_is_kept(chat: Chat) -> None:
-    schema = {
-        "type": "object",
-        "properties": {"city": {"type": "string", "maxLength": 12}, "size": {"enum": ["small", "large"]}},
-        "required": ["city", "size"],
-        "additionalProperties": False,
-    }
-    answer = json.loads(await chat.text("Describe Paris as JSON.", structured("json", schema), 80))
-    jsonschema.validate(answer, schema)
-
-
-async def test_one_of_is_taken_as_any_of(chat: Chat) -> None:
-    schema = {"oneOf": [{"const": "left"}, {"const": "right"}]}
-    assert json.loads(await chat.text("Choose.", structured("json", schema))) in ("left", "right")
-
-
-async def test_options_of_the_compiler_in_a_schema_are_not_obeyed(chat: Chat) -> None:
-    schema = {
-        "type": "array",
-        "items": {"const": 1},
-        "minItems": 3,
-        "maxItems": 3,
-        "x-guidance": {"whitespace_flexible": True, "item_separator": "X"},
-    }
-    assert json.loads(await chat.text("Count.", structured("json", schema))) == [1, 1, 1]
-
-
-async def test_a_regular_expression_is_kept(chat: Chat) -> None:
-    assert (await chat.text("Say it.", structured("regex", "[ab]{5}-[0-9]{3}")))[5] == "-"
-
-
-async def test_a_grammar_is_kept(chat: Chat) -> None:
-    assert set(await chat.text("Say it.", structured("grammar", 'start: "a" start "b" | "ab"'), 12)) <= {"a", "b"}
-
-
-async def test_json_object_gives_an_object(chat: Chat) -> None:
-    text = await chat.text("Give me JSON.", structured("json_object"), 30)
-    assert text.startswith("{")
-    assert "\n" not in text.partition('"')[0]  # no running away in blanks
-
-
-HOSTILE = {
-    "exploding repetition": ("regex", "(a|aa)*b{1000}{1000}"),
-    "nested quantifiers": ("regex", "((a+)+)+$"),
-    "exponential automaton": ("regex", "(.*a.{18}|.*b.{19}|[ab]*c.{20})"),
-    "broken expression": ("regex", "(((("),
-    "many alternatives": ("regex", "|".join(f"word{n}x*" for n in range(4000))),
-    "endless reference": ("json", {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}),
-    "doubling references": (
-        "json",
-        {
-            "$ref": "#/$defs/d0",
-            "$defs": {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(60)}
-            | {"d60": {"type": "string"}},
-        },
-    ),
-    "product of alternatives": (
-        "json",
-        {"allOf": [{"anyOf": [{"properties": {f"{k}{n}": {"type": "string"}}} for k in "pq"]} for n in range(20)]},
-    ),
-    "ten thousand values": ("json", {"enum": [f"value {n}" for n in range(10_000)]}),
-    "ten thousand choices": ("choice", [f"choice {n}" for n in range(10_000)]),
-    "huge minimum": ("json", {"type": "array", "minItems": 1_000_000, "items": {"type": "array", "minItems": 10_000}}),
-    "pattern in a schema": ("json", {"type": "string", "pattern": "^(.*a.{18}|.*b.{19})$"}),
-    "ambiguous grammar": ("grammar", 'start: e\ne: e e | "a" | '),
-    "broken grammar": ("grammar", "start: ((((("),
-    "doubling grammar": (
-        "grammar",
-        "start: a0\n" + "\n".join(f'a{n}: "x" | a{n + 1} a{n + 1}' for n in range(1000)) + '\na1000: "y"',
-    ),
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_a_hostile_constraint_harms_nobody_but_its_request(chat: Chat, name: str) -> None:
-    kind, value = HOSTILE[name]
-    neighbour = asyncio.ensure_future(chat.deltas("Count to ten.", Sampling(temperature=0, ignore_eos=True), 40))
-    longest = 0.0
-
-    async def heartbeat() -> None:
-        nonlocal longest
-        while True:
-            before = time.monotonic()
-            await asyncio.sleep(0.005)
-            longest = max(longest, time.monotonic() - before)
-
-    beating = asyncio.ensure_future(heartbeat())
-    try:
-        async with asyncio.timeout(60):
-            deltas = await chat.deltas("Hi", structured(kind, value), 24)
-        assert deltas[-1].finish_reason in ("stop", "length", "error")
-    except InvalidGrammar as refusal:
-        assert refusal.param == "response_format"
-    finally:
-        beating.cancel()
-    assert sum(len(delta.token_ids) for delta in await neighbour) == 40
-    assert longest < 2  # the loop was never held by a compiler
-    assert "Paris" in await chat.text("What is the capital of France?")
 
 
 # Who leaves, and what is refused
