@@ -60,6 +60,7 @@ GOALS = {
     "many_left": "0",
     "cancel_abort_p99_ms": "under 50",
     "cancel_abort_max_ms": "under 50",
+    "cancel_late_steps": "0",
     "router_p99_ms": "under 25",
     "router_accuracy": "0.9 or more",
     "router_over_majority": "0.1 or more",

@@ -10,6 +10,7 @@ response, and as the run's own events, which are compared with what was stored o
                           at work, tasks of the loop
     cancel_abort_*_ms     from the moment at which a cancellation is about to be sent to that at which the abort has left for the
                           engine (tapped.py), of the runs that spoke
+    cancel_late_steps     the most steps in a row in which the engine still had what was over before they began (agentwatch.py)
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Many:
         self._chance = random.Random(SEED)
         self._place = host.folder / "resting"
         self._place.mkdir(exist_ok=True)
-        self._lost = self._held = self._left = self._quiet = 0
+        self._lost = self._held = self._left = self._quiet = self._late = 0
         self._sums = Sums()
         self._spoke_ms: list[float] = []
         self._cancelled = 0
@@ -110,12 +111,15 @@ class Many:
             bench.say(f"many: round {number + 1}/{bench.rounds} of {self._runs} runs, half of them cancelled")
         if not self._quiet:
             raise NotMeasured("at no moment all of the runs were with their tools")
+        if not self._spoke_ms:
+            raise NotMeasured("none of the runs that were cancelled spoke")
         bench.add(
             many_lost_events=self._lost,
             many_slots_held=self._held,
             many_left=self._left,
             cancel_abort_p99_ms=percentile(self._spoke_ms, 0.99),
             cancel_abort_max_ms=max(self._spoke_ms),
+            cancel_late_steps=self._late,
         )
         bench.notes.update(self._notes())
 
@@ -126,7 +130,7 @@ class Many:
         )
         return {
             "cancelled": f"{self._cancelled} runs, {len(self._spoke_ms)} of them while they spoke; the median abort left after "
-            f"{percentile(self._spoke_ms, 0.5):.1f} ms; the engine counted what was over for {seen.late_steps} steps at most",
+            f"{percentile(self._spoke_ms, 0.5):.1f} ms",
             "slots": f"at {self._quiet} looks all runs were with their tools",
             "ACU's loop": f"turns took {average_ms:.1f} ms on average besides {1e3 * LOOK_S:g}, and {most_ms:.0f} ms at most; "
             f"it computed {busiest_ms:.0f} ms at most in one",
@@ -152,6 +156,7 @@ class Many:
             self._sum_up(seen, self._host.new_taps())
             self._held += over.sums.held - idle.sums.held
             self._quiet += over.sums.quiet - idle.sums.quiet
+            self._late = max(self._late, over.sums.late_steps)
             self._sums = over.sums
             return Span(after - began, min(len(each.response) for each in seen))
         finally:

@@ -42,8 +42,8 @@ class Look(Struct, frozen=True, kw_only=True):
 
     @property
     def held(self) -> bool:
-        """Whether a seat, or a sequence of the engine's, belongs to no run that speaks."""
-        return max(self.seats, self.engine.outstanding) > self.speaking
+        """Whether a seat, or a sequence of the engine's, belongs to no run that speaks: who speaks has it, or is in the queue."""
+        return max(self.seats, self.engine.outstanding) > self.speaking - self.queued
 
     @property
     def excess(self) -> int:
@@ -54,7 +54,7 @@ class Look(Struct, frozen=True, kw_only=True):
 class Sums(Struct, kw_only=True):
     """Over all looks: `quiet` ones, at which runs went on and none spoke; `held` ones.
 
-    `late_steps`: the most steps in a row after which the engine still counted what is over. `late_s`: by how much looks came
+    `late_steps`: see Lateness. `late_s`: by how much looks came
     later than they should have, which is how long the loop's turns took; `latest_s`: the most; `busiest_s`: the most that the
     loop's thread computed between two looks, which other processes on the machine do not lengthen.
 
@@ -74,6 +74,33 @@ class Sums(Struct, kw_only=True):
     alone_kv_tokens: int = 0
 
 
+class Lateness:
+    """The most steps of the engine in a row that counted a sequence which was over for ACU before they began. Pure.
+
+    0: what is over is out of the engine with its next step. The step that is under way when a sequence is over may count it;
+    so whatever is over since the look before the one that saw the last step end is not late. Between two looks, one that is
+    over and one that begins are not told apart: that alone can make a step late that was not.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._row = 0
+        self._step_at = 0.0
+        self._outstanding = 0
+        self._over = 0  # since the last step ended
+
+    def add(self, look: Look) -> None:
+        """The next look."""
+        over = max(0, self._outstanding - look.engine.outstanding)
+        self._outstanding = look.engine.outstanding
+        self._over += over
+        if look.engine.last_progress_at != self._step_at:
+            self._step_at = look.engine.last_progress_at
+            self._row = self._row + 1 if look.excess > self._over else 0
+            self.steps = max(self.steps, self._row)
+            self._over = over  # perhaps while the next step was under way
+
+
 class Watched(Struct, frozen=True, kw_only=True):
     """What the file has."""
 
@@ -89,8 +116,7 @@ class Watch:
         self._file = folder / "watch.json"
         self._wanted = folder / "watched"
         self._sums = Sums()
-        self._late = 0
-        self._step_at = 0.0
+        self._lateness = Lateness()
         self._alone_since = math.inf
         self._computed_s = time.thread_time()
 
@@ -135,10 +161,8 @@ class Watch:
         now = time.thread_time()
         sums.busiest_s = max(sums.busiest_s, now - self._computed_s)
         self._computed_s = now
-        if look.engine.last_progress_at != self._step_at:
-            self._step_at = look.engine.last_progress_at
-            self._late = self._late + 1 if look.excess else 0
-            sums.late_steps = max(sums.late_steps, self._late)
+        self._lateness.add(look)
+        sums.late_steps = self._lateness.steps
 
     def _add_alone(self, look: Look) -> None:
         sums = self._sums

@@ -7,22 +7,36 @@ A request makes three generations, five lookups by key, two vector searches over
     usual    LangGraph over vLLM's own OpenAI server, Chroma's server and Redis, all on the loopback; tables are the artifacts
              of tools' messages, as LangChain's documentation teaches, and checkpoints hold them (workflowsplit.py)
     tuned    the same, but tables are raw bytes in Redis, and nothing large is in the graph's state
+    exit     only where asked for: as tuned, with checkpoints at a request's end alone
+
+What bears on the result: the model writes the slowest calls first, the best order for whoever starts a call before the answer is
+whole, as ACU does and the split does not. ACU's router is off (`routing: False`): every request has all tools and the one model.
+The split's application is one process; ACU's tools on tables are processes of their own. Which choices about checkpoints were
+taken, and which were not and why, is in workflowsplit.py.
 
 Same model, template, tools, texts (which are forced on both sides), embedder and engine arguments. Whoever is not asked is
 stopped (SIGSTOP). ACU's time is that of an HTTP client; the split's is that of its application, which no client asks.
 
     vs_split_p50, vs_split_p99               usual over acu: how many times faster ACU is, at the worst of the concurrencies
     vs_split_p50:1, :4, :8                   at each of them
-    vs_tuned_split_p50, ...                  tuned over acu
+    vs_tuned_split_p50, ...                  tuned over acu, of equal weight
+    around_vs_split_mean, ...:1, :4, :8      the same of what the product answers for: a request's seconds less the engine's own
+    around_vs_tuned_split_mean, ...
 
-Parts of a request: `model` while a generation goes on, `tools alone` while calls do and no generation, `the rest` is neither:
-serialisation, storage of runs and checkpoints, HTTP, and the loop itself. Of the split its meters say more (they overlap with the
-parts, and with one another): the serialiser of its checkpoints, waiting for Redis and Chroma, for checkpoints, for the embedder.
+A p99 is the nearest rank: of so few requests (under 100 a side and concurrency) it is the slowest of them, and of one it is the
+p50. `around` is of means, not of p50: vLLM's server counts sums alone (/metrics, from a generation's arrival there to its last
+token, with the making of the prompt, which is in the split's favour). Of ACU it is from the call of the engine to the last token.
+
+Parts of a request: `model` while a generation goes on (of ACU seen at its engine; of the split around the model's client, so
+with LangChain's work, HTTP, JSON and the front of vLLM's server, which are not in `the rest` then), `tools alone` while calls do
+and no generation, `the rest` is neither: serialisation, storage of runs and checkpoints, HTTP, and the loop itself. Of the split
+its meters say more (they overlap with the parts, and with one another): the serialiser of its checkpoints, waiting for Redis and
+Chroma, for checkpoints, for the embedder.
 
 `serialised`: of the split what that serialiser made; of ACU the run's log as the API gives it (JSON; the log itself is shorter)
 and the body of the answer. `written`: all bytes that the side's processes gave to the kernel by write calls, to files, pipes and
 sockets (`wchar` in /proc; sends of Chroma's server are not in it, nor what passes by shared memory), the engine's own processes
-left out on both sides.
+left out on both sides (of ACU those that its status names).
 
 Two models: a random one of 2 layers, so that what is around the model shows, and SmolLM2-135M (keys with `smollm2_` in front).
 
@@ -55,8 +69,8 @@ from benchmarks.disk import refuse_memory
 from benchmarks.report import NotMeasured, last_line, table
 from benchmarks.server import OBSTACLES
 from benchmarks.workflowacu import CONTEXT, EMBEDDER
-from benchmarks.workflowpeers import WAYS, missing
-from benchmarks.workflowspeed import Results, plain, ratios, rows
+from benchmarks.workflowpeers import EXIT, WAYS, missing
+from benchmarks.workflowspeed import Results, arounds, plain, ratios, rows
 
 REQUESTS = {"two-layer": {1: 10, 4: 16, 8: 24}, "smollm2": {1: 1, 4: 4, 8: 8}}
 """A round's, by model and by how many at once."""
@@ -85,7 +99,14 @@ def headline(results: Results, ways: Sequence[str], goal: str) -> str:
     """What was measured with one model, for people."""
     cells = [[key, str(ratio), goal] for key, ratio in ratios(results, ways).items()]
     title = "The split over ACU: all requests (lowest to highest round); without a number: the worst"
-    return rows(results) + "\n" + table(title, ["figure", "times faster", "to reach"], cells)
+    around = [[key, str(ratio)] for key, ratio in arounds(results, ways).items()]
+    return "\n".join(
+        [
+            rows(results),
+            table(title, ["figure", "times faster", "to reach"], cells),
+            table("The same of means around the engine", ["figure", "times faster"], around),
+        ]
+    )
 
 
 def one_line(found: dict[str, Results], ways: Sequence[str], notes: dict[str, str]) -> str:
@@ -94,7 +115,7 @@ def one_line(found: dict[str, Results], ways: Sequence[str], notes: dict[str, st
     spreads: dict[str, list[float]] = {}
     for name, results in found.items():
         front = "" if name == "two-layer" else f"{name}_"
-        for key, ratio in ratios(results, ways).items():
+        for key, ratio in (ratios(results, ways) | arounds(results, ways)).items():
             values[front + key] = ratio.median
             spreads[front + key] = [ratio.low, ratio.high]
         values |= {front + key: value for key, value in plain(results).items()}
@@ -118,7 +139,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, choices=range(1, 20), metavar="1-19")
     parser.add_argument("--model", nargs="+", choices=REQUESTS, default=list(REQUESTS), help=", ".join(REQUESTS))
-    parser.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS), metavar="WAY", help=", ".join(WAYS))
+    ways = (*WAYS, EXIT)
+    parser.add_argument("--ways", nargs="*", choices=ways, default=list(WAYS), metavar="WAY", help=", ".join(ways))
     parser.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()), help="where data is kept; a real disk")
     parser.add_argument("--bench-python", type=Path, default=Path(".venv-bench/bin/python"), help="with the split")
     parser.add_argument("--json", action="store_true", help="end with one JSON object")

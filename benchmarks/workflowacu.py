@@ -54,8 +54,9 @@ _FILL_TIMEOUT_S: Final = 300.0
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """One request: when it was asked and over (`time.monotonic()`), and the bytes of its answer's body."""
+    """One request: the run that answered it, when it was asked and over (`time.monotonic()`), and its answer's bytes."""
 
+    run: str
     span: tuple[float, float]
     received: int
 
@@ -106,6 +107,7 @@ class AcuSide:
     def __init__(self, folder: Path, served: dict[str, Any], table: Path, service: int) -> None:
         self._folder = folder
         self._read = 0
+        self._engines: frozenset[int] = frozenset()  # their processes
         self.port = free_port()
         (folder / "service.json").write_text(json.dumps(DOCUMENT))
         (folder / "acu.yaml").write_text(json.dumps(configuration(folder, served, self.port, service)))
@@ -114,6 +116,7 @@ class AcuSide:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
+        self._engines = await self._engine_processes()
         timeout = aiohttp.ClientTimeout(total=600)
         connector = aiohttp.TCPConnector(limit=64, keepalive_timeout=3600)
         self._session = aiohttp.ClientSession(f"http://127.0.0.1:{self.port}", timeout=timeout, connector=connector)
@@ -135,8 +138,8 @@ class AcuSide:
         """Notes for the lookups, and the vector store, whose passages are returned. Raises NotMeasured."""
         writes = [call("memory_write", name=name, text=text) for name, text in values().items()]
         self.force("\n".join(writes), CLOSING)
-        await self._ask(CLERK, "Note this.")
-        (run,) = await self._runs("clerk", 1)
+        answer = await self._ask(CLERK, "Note this.")
+        run = await self._get(f"/acu/v1/runs/{answer.run}")
         if errors := [made["result"] for step in run["steps"] for made in step["calls"] if made["is_error"]]:
             raise NotMeasured(f"ACU did not note what is looked up: {errors[0]}")
         self.taps()
@@ -190,32 +193,33 @@ class AcuSide:
         ended = time.monotonic()
         if answer.status != 200 or not "".join(said).endswith(CLOSING) or tail.strip() != b"data: [DONE]":
             raise NotMeasured(f"ACU answered {answer.status} with {''.join(said)[-300:]!r} {tail[-300:]!r}")
-        return Answered(span=(began, ended), received=received)
+        if "x-acu-run-id" not in answer.headers:
+            raise NotMeasured("ACU does not say which run has answered")
+        return Answered(run=answer.headers["x-acu-run-id"], span=(began, ended), received=received)
 
     # Looking back
 
     async def parts(self, answers: Sequence[Answered]) -> tuple[list[Parts], dict[str, float]]:
-        """What the requests since the last call consisted of, and means a request. Raises NotMeasured if one was not whole."""
+        """What these requests consisted of, in their order, and means a request. Raises NotMeasured if one was not whole."""
         clock = time.time() - time.monotonic()
         generations: dict[str, list[Tap]] = defaultdict(list)
         for tap in self.taps():
             generations[tap.id.rpartition("-")[0]].append(tap)
-        found, logged, prompt = [], 0, 0
-        runs = {run["id"]: run for run in await self._runs("desk", len(answers))}
-        # Runs begin in the order in which they were asked, or so nearly at once that it makes no difference.
-        asked = sorted(answers, key=lambda answer: answer.span)
-        for answer, run in zip(asked, sorted(runs.values(), key=lambda run: run["created_at"]), strict=True):
+        found = []
+        sums = {"prompt_tokens": 0.0, "serialised": 0.0, "engine_s": 0.0}
+        for answer in answers:
+            run = await self._get(f"/acu/v1/runs/{answer.run}")
             calls = [made for step in run["steps"] for made in step["calls"]]
             self._check(run, calls)
             taps = generations[run["id"]]
             models = [(tap.called, tap.ended) for tap in taps]
             tools = [(made["started_at"] - clock, made["started_at"] - clock + made["seconds"]) for made in calls]
             found.append(parts(answer.span, models, tools))
-            prompt += sum(tap.prompt_tokens for tap in taps)
-            logged += len(await self._bytes(f"/acu/v1/runs/{run['id']}/events?limit=1000"))
-        means = {"prompt_tokens": prompt / len(answers), "serialised": logged / len(answers)}
-        means["serialised"] += sum(answer.received for answer in answers) / len(answers)
-        return found, means
+            sums["prompt_tokens"] += sum(tap.prompt_tokens for tap in taps)
+            sums["engine_s"] += sum(tap.ended - tap.called for tap in taps)
+            log = await self._bytes(f"/acu/v1/runs/{run['id']}/events?limit=1000")
+            sums["serialised"] += len(log) + answer.received
+        return found, {name: total / len(answers) for name, total in sums.items()}
 
     def taps(self) -> list[Tap]:
         """The generations since the last call."""
@@ -223,10 +227,18 @@ class AcuSide:
         new, self._read = lines[self._read :], len(lines)
         return [msgspec.json.decode(line, type=Tap) for line in new]
 
+    async def _engine_processes(self) -> frozenset[int]:
+        """Those that the daemon names, which it tells its own user alone."""
+        own = aiohttp.UnixConnector(str(self._folder / "acu.sock"))
+        async with aiohttp.ClientSession("http://acu", connector=own) as session, session.get("/acu/v1/status") as told:
+            status = json.loads(await _good(told))
+        engines = [engine for model in status["service"]["models"] for engine in model["engines"]]
+        return frozenset(pid for engine in engines for pid in engine["info"]["pids"])
+
     def processes(self) -> list[psutil.Process]:
-        """All but the engine's: the daemon and its tools' workers."""
+        """The daemon and all that it started, but the processes that it names as its engines'."""
         front = self.server.front
-        engine = [child for child in front.children() if not _is_worker(child)]
+        engine = [child for child in front.children(recursive=True) if child.pid in self._engines]
         gone = {process.pid for child in engine for process in (child, *child.children(recursive=True))}
         return [each for each in (front, *front.children(recursive=True)) if each.pid not in gone]
 
@@ -239,18 +251,6 @@ class AcuSide:
                 raise NotMeasured(f"{made['name']} of ACU's agent gave {made['result'][-200:]!r}")
             if made["name"] == "memory_read" and not any(name in made["result"] for name in LOOKUPS):
                 raise NotMeasured(f"a lookup of ACU's agent gave {made['result'][:200]!r}")
-
-    async def _runs(self, agent: str, count: int) -> list[dict[str, Any]]:
-        """The last `count` runs of an agent, whole."""
-        found: list[dict[str, Any]] = []
-        after = ""
-        while len(found) < count:
-            page = await self._get(f"/acu/v1/runs?agent={agent}&limit={min(100, count - len(found))}{after}")
-            if not page["data"]:
-                raise NotMeasured(f"ACU tells of {len(found)} runs, and should have made {count}")
-            found += page["data"]
-            after = f"&after={page['last_id']}"
-        return [await self._get(f"/acu/v1/runs/{run['id']}") for run in found]
 
     async def _get(self, path: str) -> Any:
         return json.loads(await self._bytes(path))
@@ -272,7 +272,3 @@ async def _good(answer: aiohttp.ClientResponse) -> bytes:
     if answer.status != 200:
         raise NotMeasured(f"ACU answered {answer.status} to {answer.url.path}: {data[:300]!r}")
     return data
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    return any("agentflow/tools/" in word for word in process.cmdline())

@@ -13,12 +13,14 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import psutil
+from prometheus_client.parser import text_string_to_metric_families
 
 from acu.config.places import default_model_cache
 from benchmarks import serving
@@ -30,7 +32,27 @@ from benchmarks.workflowscript import Parts, parts
 
 ASK_TIMEOUT_S: Final = 900.0
 WAYS: Final = ("usual", "tuned")
+EXIT: Final = "exit"  # a way that is measured only where it is asked for
+_COUNTED: Final = "vllm:e2e_request_latency_seconds"
+_COUNTED_TIMEOUT_S: Final = 10.0
 _PACKAGES: Final = "langgraph.prebuilt, langgraph.checkpoint.sqlite.aio, langchain_openai, redis, hiredis, chromadb"
+
+
+class Spoken(NamedTuple):
+    """Generations that vLLM's server has ended so far, and the sum of their seconds."""
+
+    generations: int
+    seconds: float
+
+
+def spoken(metrics: str) -> Spoken:
+    """From what the server's /metrics says: from a generation's arrival, before its prompt is made, to its last token."""
+    found = {"_count": 0.0, "_sum": 0.0}
+    for family in text_string_to_metric_families(metrics):
+        for sample in family.samples:
+            if family.name == _COUNTED and (end := sample.name.removeprefix(_COUNTED)) in found:
+                found[end] += sample.value
+    return Spoken(int(found["_count"]), found["_sum"])
 
 
 @dataclass
@@ -84,7 +106,7 @@ def vllm(folder: Path, model: Path) -> Server:
 
 
 class SplitSide:
-    """All of it. Within `started`, it can be filled and asked."""
+    """All of it. Within `started` it can be filled, and within `running` of that it can be asked."""
 
     def __init__(self, folder: Path, python: Path, model: Path, table: Path, service: int) -> None:
         self._folder = folder
@@ -142,17 +164,35 @@ class SplitSide:
         """What is looked up, and the passages that are searched. Raises NotMeasured."""
         file = self._folder / "passages.json"
         file.write_text(json.dumps(passages))
-        with self._running():
+        with self.running():
             found = self._peer.ask(ASK_TIMEOUT_S, do="fill", file=str(file))
         if found["passages"] != len(passages):
             raise NotMeasured(f"Chroma has {found['passages']} of {len(passages)} passages")
 
     def play(self, way: str, first: int, count: int, at_once: int) -> tuple[list[Parts], dict[str, float]]:
         """So many requests, of which so many at a time: their parts, and means a request. Raises NotMeasured."""
-        with self._running():
-            found = self._peer.ask(ASK_TIMEOUT_S, do="play", way=way, first=first, count=count, at_once=at_once)
+        found = self._peer.ask(ASK_TIMEOUT_S, do="play", way=way, first=first, count=count, at_once=at_once)
         requests = [parts(each["whole"], each["models"], each["tools"]) for each in found["requests"]]
         return requests, {name: total / count for name, total in found["meters"].items()}
+
+    def forget(self, way: str, first: int, count: int) -> None:
+        """Delete what `play` left. Raises NotMeasured."""
+        self._peer.ask(ASK_TIMEOUT_S, do="forget", way=way, first=first, count=count)
+
+    def spoken(self, generations: int = 0) -> Spoken:
+        """What the engine has done, once that is so many generations: it counts one just after it has told its end.
+
+        Raises NotMeasured if they are fewer, or more.
+        """
+        deadline = time.monotonic() + _COUNTED_TIMEOUT_S
+        while True:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._model.port}/metrics", timeout=30) as answer:
+                found = spoken(answer.read().decode())
+            if found.generations == generations or not generations:
+                return found
+            if found.generations > generations or time.monotonic() > deadline:
+                raise NotMeasured(f"vLLM's server counts {found.generations} generations, and should {generations}")
+            time.sleep(0.1)
 
     def processes(self) -> list[psutil.Process]:
         """All but the engine's."""
@@ -160,7 +200,8 @@ class SplitSide:
         return [psutil.Process(self._peer.process.pid), *(server.front for server in self._servers)]
 
     @contextlib.contextmanager
-    def _running(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
+        """Its servers run until the end."""
         for server in self._servers:
             server.resume()
         try:

@@ -29,7 +29,9 @@ PASSAGES: Final = 1000
 A_DOCUMENT: Final = 50  # passages
 FOUND: Final = 5  # passages a search
 HEAD: Final = 256  # bytes of a table that the model reads
-CLOSING: Final = "The orders to the coast are late because of the storm, and may be sent back. The rest is in the table."
+CLOSING: Final = (
+    "The orders to the coast are late because of the storm, and may be sent back. The rest is in the table."
+)
 
 
 def call(tool: str, /, **arguments: object) -> str:

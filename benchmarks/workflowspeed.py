@@ -1,8 +1,12 @@
 """The rounds of the headline with one model, and what is made of them.
 
 In each round each side is asked for all its requests at one concurrency before it is the next side's turn, whose order turns
-every round; no question is asked twice. Percentiles are of all rounds' requests together (nearest rank); a spread is of the
-rounds' own.
+every round; no question is asked twice. Percentiles are of all rounds' requests together (nearest rank), so that p99 of under
+100 of them is the slowest; a spread is of the rounds' own.
+
+What is around the engine is a request's seconds less the engine's own, `engine_s`: of ACU from each generation's call of the
+engine to its last token; of the split as vLLM's server counts, from the arrival of a generation, with the making of its prompt,
+to its last token. As the server counts sums alone, `around` is of means.
 """
 
 from __future__ import annotations
@@ -21,15 +25,15 @@ import psutil
 
 from benchmarks import workflowtables
 from benchmarks.agentbench import AgentBench
-from benchmarks.report import Ratio, percentile, table
+from benchmarks.report import NotMeasured, Ratio, percentile, table
 from benchmarks.server import Server, free_port
 from benchmarks.workflowacu import AcuSide, models
-from benchmarks.workflowpeers import SplitSide
-from benchmarks.workflowscript import Parts
+from benchmarks.workflowpeers import EXIT, SplitSide
+from benchmarks.workflowscript import TEXTS, Parts
 
 FIRST: Final = 10_000  # of the questions' numbers
 WARM: Final = 4  # requests that do not count, all at once; fewer where fewer are asked for
-LABELS: Final = {"usual": "vs_split", "tuned": "vs_tuned_split"}
+LABELS: Final = {"usual": "vs_split", "tuned": "vs_tuned_split", EXIT: "vs_exit_split"}
 QUANTILES: Final = {"p50": 0.5, "p99": 0.99}
 MB: Final = 1e6
 
@@ -53,6 +57,13 @@ class Played:
     def mean(self, name: str) -> float:
         """Over all rounds."""
         return statistics.fmean(means.get(name, 0.0) for means in self.means)
+
+    def around(self, number: int | None = None) -> float:
+        """The mean of a request's seconds that are not the engine's, of a round or of all. Raises NotMeasured if none are."""
+        engine_s = self.mean("engine_s") if number is None else self.means[number].get("engine_s", 0.0)
+        if (seconds := statistics.fmean(self.seconds(number)) - engine_s) <= 0:
+            raise NotMeasured("the engine took longer than the requests")
+        return seconds
 
 
 Results = dict[tuple[str, int], Played]
@@ -115,10 +126,14 @@ class Rounds:
             found, means = await self._acu.parts(answers)
         else:
             assert self._split is not None
-            with paused(self._acu.server):
+            with paused(self._acu.server), self._split.running():
+                spoken = self._split.spoken()
                 before = Written.by(self._split.processes())
                 found, means = self._split.play(side, first, count, at_once)
                 written = Written.by(self._split.processes()).since(before)
+                ended = self._split.spoken(spoken.generations + count * len(TEXTS))
+                means["engine_s"] = (ended.seconds - spoken.seconds) / count
+                self._split.forget(side, first, count)
         return found, means | {"written": written / count}
 
 
@@ -182,6 +197,23 @@ def ratios(results: Results, ways: Sequence[str]) -> dict[str, Ratio]:
     return found
 
 
+def arounds(results: Results, ways: Sequence[str]) -> dict[str, Ratio]:
+    """The same of the mean time around the engine: `around_vs_split_mean:4` and so on."""
+    found: dict[str, Ratio] = {}
+    for way in ways:
+        key = f"around_{LABELS[way]}_mean"
+        each = {at_once: _around(results, way, at_once) for side, at_once in results if side == "acu"}
+        found[key] = min(each.values(), key=lambda ratio: ratio.median)
+        found |= {f"{key}:{at_once}": ratio for at_once, ratio in each.items()}
+    return found
+
+
+def _around(results: Results, way: str, at_once: int) -> Ratio:
+    ours, theirs = results["acu", at_once], results[way, at_once]
+    rounds = [theirs.around(at) / ours.around(at) for at in range(len(ours.rounds))]
+    return Ratio(theirs.around() / ours.around(), min(rounds), max(rounds))
+
+
 def _ratio(results: Results, way: str, at_once: int, q: float) -> Ratio:
     ours, theirs = results["acu", at_once], results[way, at_once]
     rounds = [percentile(theirs.seconds(at), q) / percentile(ours.seconds(at), q) for at in range(len(ours.rounds))]
@@ -191,7 +223,7 @@ def _ratio(results: Results, way: str, at_once: int, q: float) -> Ratio:
 COLUMNS: Final[dict[str, Callable[[Played], str]]] = {
     "requests": lambda played: str(len(played.seconds())),
     "p50 ms": lambda played: f"{percentile(played.seconds(), 0.5) * 1e3:.0f}",
-    "p99 ms": lambda played: f"{percentile(played.seconds(), 0.99) * 1e3:.0f}",
+    "p99 ms (under 100: the slowest)": lambda played: f"{percentile(played.seconds(), 0.99) * 1e3:.0f}",
     "model": lambda played: f"{played.part('model_s') * 1e3:.0f}",
     "tools alone": lambda played: f"{played.part('tools_s') * 1e3:.0f}",
     "the rest": lambda played: f"{played.part('rest_s') * 1e3:.0f}",
@@ -210,10 +242,18 @@ def _ms(played: Played, name: str) -> str:
 
 
 def rows(results: Results) -> str:
-    """What each side took, for people."""
+    """What each side took, for people, and in a table of its own what is around the engine."""
     order = sorted(results, key=lambda key: (key[1], key[0] != "acu", key[0] != "usual"))
     cells = [[at_once, side, *(tell(results[side, at_once]) for tell in COLUMNS.values())] for side, at_once in order]
-    return table("Each request (ms: p50 of parts, means of meters)", ["at once", "side", *COLUMNS], cells)
+    title = "Each request (ms: p50 of parts, means of meters; model: of acu at the engine, else around the client)"
+    around = [[at_once, side, *_means(results[side, at_once])] for side, at_once in order]
+    columns = ["at once", "side", "request", "the engine's own", "around it"]
+    return table(title, ["at once", "side", *COLUMNS], cells) + "\n" + table("Means, ms", columns, around)
+
+
+def _means(played: Played) -> list[str]:
+    means = (statistics.fmean(played.seconds()), played.mean("engine_s"), played.around())
+    return [f"{seconds * 1e3:.0f}" for seconds in means]
 
 
 def plain(results: Results) -> dict[str, float]:
@@ -225,4 +265,5 @@ def plain(results: Results) -> dict[str, float]:
             found[f"{side}_{name}:{at_once}"] = played.part(name)
         for name in sorted({name for means in played.means for name in means}):
             found[f"{side}_{name}:{at_once}"] = played.mean(name)
+        found[f"{side}_around_s:{at_once}"] = played.around()
     return found

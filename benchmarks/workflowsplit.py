@@ -5,23 +5,38 @@
     {"do": "fill", "file": F}                                       -> {"passages": N}
     {"do": "play", "way": W, "first": F, "count": N, "at_once": C}  -> {"requests": [{"whole": [..], "models": .., "tools": ..}],
                                                                         "meters": {...}}
+    {"do": "forget", "way": W, "first": F, "count": N}              -> {"threads": N}
 
-It is put together as the documentation of its parts teaches, and in every choice that these leave open in its favour: a
-StateGraph of a model and a ToolNode, which runs the calls of an answer at once; all tools async, connections pooled and kept,
-uvloop, hiredis; the embedder of the queries (the same all-MiniLM-L6-v2, by the same code as ACU's) in this process, warm. There
-is no web framework in front of it and no user's client behind one: a request is timed where the application gets it.
+It is put together as the documentation of its parts teaches: a StateGraph of a model and a ToolNode, which runs the calls of an
+answer at once; all tools async, connections pooled and kept, uvloop, hiredis; the embedder of the queries (the same
+all-MiniLM-L6-v2, by the same code as ACU's) in this process, warm. The application is one process, and one loop. There is no web
+framework in front of it and no user's client behind one: a request is timed where the application gets it.
 
 The ways differ in where tables go, and in what a checkpoint therefore holds:
 
     usual   a tool's large result is its ToolMessage's `artifact`, which the next tool finds in the graph's state
     tuned   raw bytes in Redis by a key; nothing large is in the state
+    exit    as tuned, and checkpoints are written at the end of a request only
 
-Checkpoints are those of AsyncSqliteSaver in WAL mode, its default, with the default durability "async": on the disk as ACU's
-runs are, and with no server to be asked. (Redis's own saver needs modules that a plain server has not.) Redis keeps nothing on
-the disk here, which ACU does. Afterwards, outside of the measured time, the threads and tables of a command are deleted.
+Choices about checkpoints, which a team on one machine has to make:
 
-A meter is a sum over all requests of a command: seconds and bytes of what the checkpoints' serialiser made, seconds in which the
-saver and the clients of Redis and Chroma were waited for (they overlap), seconds of embedding, and the prompts' tokens.
+- Taken: AsyncSqliteSaver, on the disk as ACU's runs are, with no server to be asked; WAL mode, its default; `synchronous=NORMAL`
+  set on its connection, as SQLite's documentation advises with WAL: a commit waits for no disk, and after a power cut the last
+  of them may be missing (its default is FULL, and ACU does wait for the disk). Durability "async", LangGraph's default: a step
+  does not wait for the checkpoint of the one before.
+- Not taken but in `exit`: durability "exit", which LangGraph's documentation says "provides the best performance for long-running
+  graphs". A request that is cut off is lost then, and what its tools did is not known; ACU's goes on.
+- Not taken: PostgreSQL. The saver's docstring says that it "is not recommended for production workloads due to limitations in
+  SQLite's write performance. For production use, consider a more robust database like PostgreSQL." That is one more server, to
+  which every checkpoint goes over a socket, and is not measured. Nor is Redis's own saver, which needs modules that a plain
+  server has not; nor DeltaChannel, which makes the state anew of the writes between checkpoints: it is in beta.
+
+Redis keeps nothing on the disk here, which ACU does. `forget` deletes the threads and tables of a `play`, so that neither its
+time nor what it writes is counted.
+
+A generation is timed around the model's client: with LangChain's work, HTTP, JSON and the server's front. A meter is a sum over
+all requests of a command: seconds and bytes of what the checkpoints' serialiser made, seconds in which the saver and the clients
+of Redis and Chroma were waited for (they overlap), seconds of embedding, and the prompts' tokens.
 """
 
 from __future__ import annotations
@@ -44,7 +59,7 @@ from benchmarks.commands import answer_commands
 from benchmarks.workflowscript import CALLS, CLOSING, FOUND, HEAD, TEXTS, question, said
 from benchmarks.workflowstores import Meters, Stores
 
-Way = Literal["usual", "tuned"]
+Way = Literal["usual", "tuned", "exit"]
 
 
 class Watch:
@@ -191,9 +206,11 @@ class Graph:
         watch = Watch()
         _watch.set(watch)
         config = {"configurable": {"thread_id": thread}}
+        asked = {"messages": [("user", text)]}
+        durability = "exit" if self._way == "exit" else "async"
         began = time.monotonic()
         heard: list[str] = []
-        async for chunk, _ in self._graph.astream({"messages": [("user", text)]}, config, stream_mode="messages"):
+        async for chunk, _ in self._graph.astream(asked, config, stream_mode="messages", durability=durability):
             if chunk.type == "AIMessageChunk" and isinstance(chunk.content, str):
                 heard.append(chunk.content)
         ended = time.monotonic()
@@ -203,7 +220,7 @@ class Graph:
 
 
 def _saver(path: Path, meters: Meters) -> Any:
-    """AsyncSqliteSaver whose work is metered, as a context."""
+    """AsyncSqliteSaver whose work is metered, as a context; see the module for `synchronous`."""
     from contextlib import asynccontextmanager
 
     import aiosqlite  # type: ignore[import-not-found, unused-ignore]  # in .venv-bench only
@@ -235,6 +252,7 @@ def _saver(path: Path, meters: Meters) -> Any:
         async with aiosqlite.connect(str(path)) as connection:
             saver = Saver(connection, serde=Serialiser())
             await saver.setup()
+            await connection.execute("PRAGMA synchronous=NORMAL")
             yield saver
 
     return opened()
@@ -254,7 +272,7 @@ class Split:
     async def _open(self, args: argparse.Namespace) -> None:
         self._stores = Stores(args, self._meters)
         await self._stores.open()
-        ways: tuple[Way, ...] = ("usual", "tuned")
+        ways: tuple[Way, ...] = ("usual", "tuned", "exit")
         self._graphs = {way: Graph(args, self._stores, self._meters, way) for way in ways}
         for graph in self._graphs.values():
             await graph.open(self._stack)
@@ -267,9 +285,12 @@ class Split:
         """See the module."""
         self._meters.sums.clear()
         requests = self._runner.run(self._play(self._graphs[way], first, count, at_once))
-        meters = dict(self._meters.sums)
+        return {"requests": requests, "meters": dict(self._meters.sums)}
+
+    def forget(self, way: Way, first: int, count: int) -> dict[str, Any]:
+        """See the module."""
         self._runner.run(self._forget(self._graphs[way], first, count))
-        return {"requests": requests, "meters": meters}
+        return {"threads": count}
 
     async def _play(self, graph: Graph, first: int, count: int, at_once: int) -> list[dict[str, Any]]:
         numbers = iter(range(first, first + count))

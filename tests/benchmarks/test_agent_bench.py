@@ -209,6 +209,13 @@ async def test_of_many_runs_nothing_is_lost_held_or_left_and_the_cut_ones_are_ti
         bench.notes
     )
     assert 0 < figures["cancel_abort_p99_ms"][0] <= figures["cancel_abort_max_ms"][0]
+    assert figures["cancel_late_steps"] == [0]  # a scripted engine counts nothing that is over
+    assert set(figures) <= set(agent.GOALS)
+
+
+async def test_where_no_run_was_cancelled_that_is_said(bench: AgentBench, host: AgentHost) -> None:
+    with pytest.raises(NotMeasured, match="none of the runs that were cancelled spoke"):
+        await agentmany.measure(bench, host, 1, 0.2)
 
 
 async def test_the_cache_is_off_where_it_is_said_to_be(bench: AgentBench, host: AgentHost) -> None:

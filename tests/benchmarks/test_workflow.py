@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -14,17 +15,17 @@ from msgspec.structs import replace as replaced
 from agentflow.engine.protocol import GenerateRequest
 from agentflow.engine.scripted import ScriptedEngine
 from agentflow.messages import Sampling
-from benchmarks import workflow, workflowacu, workflowspeed, workflowtables
+from benchmarks import workflow, workflowacu, workflowservice, workflowspeed, workflowtables
 from benchmarks.agentmodel import TEMPLATE
 from benchmarks.agentscript import Forced
-from benchmarks.report import NotMeasured
+from benchmarks.report import NotMeasured, Ratio
 from benchmarks.server import Server
 from benchmarks.serving import MODEL
 from benchmarks.workflowacu import AcuSide
 from benchmarks.workflowhost import FollowingEngine
 from benchmarks.workflowpeers import missing, redis_binary
 from benchmarks.workflowscript import CALLS, HANDLE, TEXTS, Parts, documents, parts, said, values, weather
-from benchmarks.workflowspeed import Played, Written, plain, ratios, rows
+from benchmarks.workflowspeed import Played, Written, arounds, plain, ratios, rows
 
 SCRIPTED = {
     "large": {"model": "bench", "served_name": MODEL, "engine": "scripted", "max_model_len": 40_000},
@@ -68,16 +69,50 @@ async def test_a_request_to_acu_is_told_by_its_parts(side: AcuSide) -> None:
     assert len(passages) >= 100
     before = Written.by(side.processes())
     answers = await side.play(10_000, 3, 2)
-    found, means = await side.parts(answers)
-    assert Written.by(side.processes()).since(before) > 3 * sum(workflowtables.SIZES.values())
-    assert len(found) == 3
-    for request in found:
-        assert request.seconds == pytest.approx(request.model_s + request.tools_s + request.rest_s)
-        assert min(request) >= 0
-    assert means["prompt_tokens"] > 0
+    taps = side.taps()
+    side._read = 0  # they are read again
+    # A request is of the run that says so, whatever the order in which they were asked and began.
+    spans = sorted((answer.span for answer in answers), reverse=True)
+    found, means = await side.parts([replaced(each, span=span) for each, span in zip(answers, spans, strict=True)])
+    assert [request.seconds for request in found] == [end - start for start, end in spans]
+    spoke = [[tap.ended - tap.called for tap in taps if tap.id.startswith(f"{each.run}-")] for each in answers]
+    assert [len(each) for each in spoke] == [len(TEXTS)] * 3
+    assert [request.model_s for request in found] == pytest.approx([sum(each) for each in spoke])
+    assert means["engine_s"] == pytest.approx(sum(sum(each) for each in spoke) / 3)
+    assert means["prompt_tokens"] == sum(tap.prompt_tokens for tap in taps) / 3
     assert means["serialised"] > len(weather("Rostock"))
-    with pytest.raises(NotMeasured, match="should have made"):
-        await side._runs("desk", 4)
+    found, _ = await side.parts(await side.play(10_003, 1, 1))
+    assert workflowservice.DELAY_S < found[0].model_s + found[0].tools_s < found[0].seconds
+    assert side._engines == frozenset()  # scripted ones have no processes
+    assert Written.by(side.processes()).since(before) > 4 * sum(workflowtables.SIZES.values())
+
+
+def test_only_what_acu_names_as_an_engine_is_left_out_of_what_is_written(tmp_path: Path) -> None:
+    side = AcuSide(tmp_path, SCRIPTED, tmp_path / "orders.csv", 1)
+    nested = "import subprocess; subprocess.run(['sleep', '60'])"
+    daemon = (
+        "import subprocess, sys\n"
+        "both = [subprocess.Popen([sys.executable, '-c', sys.argv[1]]) for _ in range(2)]\n"
+        "[each.wait() for each in both]"
+    )
+    side.server = Server("daemon", [sys.executable, "-c", daemon, nested], 1, "", tmp_path / "daemon.log")
+    side.server.start()
+    try:
+        deadline = time.monotonic() + 30
+        while len(everyone := {each.pid for each in side.processes()}) < 5 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(everyone) == 5
+        engine = side.server.front.children()[0]
+        side._engines = frozenset({engine.pid})
+        (below,) = engine.children()
+        assert {each.pid for each in side.processes()} == everyone - {engine.pid, below.pid}
+    finally:
+        for each in side.server.front.children(recursive=True):
+            if not each.children():
+                each.kill()  # and whoever waits for it ends, and is waited for
+        assert side.server.process is not None
+        side.server.process.wait(30)
+        side.server.stop()
 
 
 async def test_a_text_names_the_last_handle_of_the_prompt() -> None:
@@ -142,6 +177,32 @@ def test_the_plain_ratio_is_the_worst_of_the_concurrencies() -> None:
     assert line["smollm2_vs_split_p50:1"] == 4.0
     assert line["spread"]["smollm2_vs_split_p99:1"] == [3.0, 4.0]
     assert "vs_split_p99:4" in workflow.headline(results, ["usual"], workflow.GOAL)
+
+
+def test_what_is_around_the_engine_is_a_requests_mean_less_the_engines() -> None:
+    results = {
+        ("acu", 1): Played([took(1.0, 3.0), took(2.0)], [{"engine_s": 1.0}, {"engine_s": 1.5}]),
+        ("usual", 1): Played([took(4.0, 6.0), took(5.0)], [{"engine_s": 2.0}, {"engine_s": 3.0}]),
+        ("acu", 4): Played([took(2.0), took(2.0)], [{"engine_s": 1.0}, {"engine_s": 1.0}]),
+        ("usual", 4): Played([took(3.0), took(3.0)], [{"engine_s": 1.0}, {"engine_s": 1.0}]),
+    }
+    found = arounds(results, ["usual"])
+    assert found["around_vs_split_mean:1"] == Ratio(2.5 / 0.75, 3.0, 4.0)
+    assert found["around_vs_split_mean"] == found["around_vs_split_mean:4"] == Ratio(2.0, 2.0, 2.0)
+    assert plain(results)["usual_around_s:1"] == 2.5
+    line = json.loads(workflow.one_line({"two-layer": results}, ["usual"], {}))
+    assert line["around_vs_split_mean:4"] == 2.0
+    assert line["spread"]["around_vs_split_mean:1"] == [3.0, 4.0]
+    assert "around_vs_split_mean:4" in workflow.headline(results, ["usual"], workflow.GOAL)
+    with pytest.raises(NotMeasured, match="longer than the requests"):
+        Played([took(1.0)], [{"engine_s": 1.0}]).around()
+
+
+def test_the_p99_of_under_a_hundred_is_the_slowest_and_told_as_that() -> None:
+    for count, slowest in ((1, 1.0), (99, 99.0), (100, 99.0)):
+        results = {("acu", 1): Played([took(*map(float, range(1, count + 1)))], [{}])}
+        assert plain(results)["acu_p99_ms:1"] == slowest * 1e3
+        assert "p99 ms (under 100: the slowest)" in rows(results)
 
 
 def test_what_is_missing_is_said_with_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
