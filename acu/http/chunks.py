@@ -27,6 +27,7 @@ from agentflow.events import (
     ChoiceFinished,
     Event,
     TextDelta,
+    ToolAsked,
     ToolCallArguments,
     ToolCallOpened,
     ToolEnded,
@@ -103,13 +104,21 @@ class ChatChunks(_Chunks):
             return self._choice(ChatChunkChoice(event.choice, MessageDelta(tool_calls=[call]), None, None))
         if isinstance(event, ChoiceFinished):
             return self._choice(ChatChunkChoice(event.choice, MessageDelta(), None, event.reason))
-        assert isinstance(event, ToolStarted | ToolEnded)
+        assert isinstance(event, ToolAsked | ToolStarted | ToolEnded)
         return self._tool(event) if self._activity else b""
 
-    def _tool(self, event: ToolStarted | ToolEnded) -> bytes:
+    def _tool(self, event: ToolAsked | ToolStarted | ToolEnded) -> bytes:
         """A chunk without a choice, whose field `acu` tells of a tool."""
         told: ToolActivity
-        if isinstance(event, ToolStarted):
+        if isinstance(event, ToolAsked):
+            told = ToolActivity(
+                type="tool.asked",
+                call_id=event.id,
+                name=event.name,
+                arguments=event.arguments,
+                run_id=event.run_id,
+            )
+        elif isinstance(event, ToolStarted):
             told = ToolActivity(type="tool.started", call_id=event.id, name=event.name, arguments=event.arguments)
         else:
             told = ToolActivity(

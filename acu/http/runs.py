@@ -30,6 +30,7 @@ from acu.http.wire.runs import (
     RunList,
     RunMessageBody,
     RunsQuery,
+    approval_word,
     event_list,
     event_size,
     message_content,
@@ -92,7 +93,7 @@ async def approve(runs: Source, exchange: Exchange) -> web.StreamResponse:
     body = APPROVAL_DECODER.decode(exchange.take_body())
     given = ApprovalGiven(
         call_id=exchange.path_arguments["call_id"],
-        allowed=body.allowed,
+        allowed=approval_word(body),
         why=clean_text(body.why, "why"),
         by=exchange.caller.name,
     )

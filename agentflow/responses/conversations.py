@@ -3,6 +3,9 @@
 A response's items come in when it is over, whoever noticed: its place is noted when it begins (`conversation_due`), and whoever
 next looks at the conversation writes the items, under names that follow from the response's log, and removes the note. So
 neither a crash nor a client that went away loses them, and nothing is there twice. One at a time does so for a conversation.
+
+Those of a response that asks a person come in once its run has gone on; with all that came of it, when the run is over, where
+no other response tells that.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ _INLINE_ITEMS = 100  # about a millisecond of decoding; more would hold the loop
 class Conversations:
     """Lives on the event loop. All methods raise NotStored, Refused and DataDamaged. What they have done is durable.
 
-    `goes_on`: whether a tenant's run is under way in this process, so that its log need not be read.
+    `goes_on`: whether a tenant's run is under way in this process, so that its log need not be read. `end_waiting` ends one
+    that waits for a person.
     """
 
     def __init__(
@@ -44,10 +48,12 @@ class Conversations:
         archive: Callable[[], Awaitable[Archive]],
         responses: ResponseStore,
         goes_on: Callable[[str, str], bool],
+        end_waiting: Callable[[str, str], Awaitable[None]],
     ) -> None:
         self._archive = archive
         self._responses = responses
         self._goes_on = goes_on
+        self._end_waiting = end_waiting
         self._ids = Ids()
         # By tenant and conversation; gone with the last who holds or awaits it.
         self._settling: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -80,9 +86,15 @@ class Conversations:
         return record
 
     async def delete(self, tenant: str, conversation_id: str) -> None:
-        """Remove a conversation with its items. Responses stay. The record goes last: what was cut short can be repeated."""
+        """Remove a conversation with its items. Responses stay, but a run that waits for a person's word is ended.
+
+        The record goes last: what was cut short can be repeated.
+        """
         await self.retrieve(tenant, conversation_id)
         for response_id in await self._responses.due(tenant, conversation_id):
+            record = await self._responses.record(tenant, response_id)
+            if record is not None:
+                await self._end_waiting(tenant, record.run_id)
             await self._responses.drop_due(tenant, conversation_id, response_id)
         async with self._alone(tenant, conversation_id):
             names = [name for name, _ in await self._stored(tenant, conversation_id)]
@@ -126,15 +138,15 @@ class Conversations:
         return record
 
     async def settle(self, tenant: str, conversation_id: str) -> None:
-        """Take in the items of the responses that are over."""
+        """Take in the items of the responses that are over and do not wait for a person."""
         async with self._alone(tenant, conversation_id):
             for response_id in await self._responses.due(tenant, conversation_id):
                 record = await self._responses.record(tenant, response_id)
                 if record is not None:
                     if self._goes_on(tenant, record.run_id):
                         continue
-                    projection = await self._responses.projection(tenant, record)
-                    if projection is None or not projection.over:
+                    projection = await self._responses.outcome(tenant, record)
+                    if projection is None or not projection.over or projection.waits:
                         continue
                     await self._take_in(tenant, conversation_id, projection)
                 await self._responses.drop_due(tenant, conversation_id, response_id)

@@ -8,11 +8,13 @@ from msgspec.structs import replace
 
 from agentflow.agents.instructions import uninstructed
 from agentflow.agents.progress import Progress
+from agentflow.agents.record import Added, Event, StepBegan
 from agentflow.errors import InvalidRequest
 from agentflow.messages import Message, ToolCall
 from agentflow.responses.items import CallItem, Item, MessageItem, ResultItem, ToolItem
 
 _CUT_OFF = "This call was cut off, and has no result."
+_UNKNOWN = "The outcome of this call is unknown: it was cut off while it was under way. It may have been done."
 
 
 def messages_of(items: Iterable[Item]) -> tuple[Message, ...]:
@@ -30,7 +32,7 @@ def messages_of(items: Iterable[Item]) -> tuple[Message, ...]:
                 messages.append(Message("tool", output, name=names.get(call_id), tool_call_id=call_id))
             case ToolItem():
                 _call(messages, ToolCall(item.id, item.name, item.arguments))
-                output = _CUT_OFF if item.output is None else item.output
+                output = _UNKNOWN if item.output is None else item.output
                 messages.append(Message("tool", output, name=item.name, tool_call_id=item.id))
     return tuple(messages)
 
@@ -48,12 +50,25 @@ def context_of(progress: Progress) -> tuple[Message, ...]:
     messages += progress.new_turns()
     if began.agent:
         answered = {call.id for call in progress.calls if call.ended is not None or call.clients}
+        begun = {call.id for call in progress.calls if call.attempt}
         messages += [
-            Message("tool", _CUT_OFF, name=call.name, tool_call_id=call.id)
+            Message("tool", _UNKNOWN if call.id in begun else _CUT_OFF, name=call.name, tool_call_id=call.id)
             for call in said.tool_calls
             if call.id not in answered
         ]
     return tuple(messages)
+
+
+def take_results(progress: Progress, behind: Iterable[Event]) -> None:
+    """Add to a run, where it asked a person, what came of that step's calls, and nothing that was said since.
+
+    `behind`: the events of its log from there on.
+    """
+    for event in behind:
+        if isinstance(event, StepBegan):
+            return
+        if not isinstance(event, Added):
+            progress.apply(event)
 
 
 def check_calls(before: Sequence[Message], new: Sequence[Message]) -> None:

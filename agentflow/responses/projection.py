@@ -9,10 +9,12 @@ under the same numbers, whether the run goes on, is over, or was taken up by ano
     its arguments           deltas, and the whole
     ToolStarted, ToolEnded  the stages of a tool's item, which then is done; a result that is fetched again changes nothing
     ApprovalAsked           an item that is done at once; the call's own comes when it is made
+    ApprovalGiven           in a response that answers one of several: in the end the items of those that wait still, once more
     Ended                   what is open ends as incomplete; then completed, incomplete or failed
 
 A response that is stored is complete too when nothing happens until a person allows a call. Then the run goes on in another
-response, whose record says behind which event of the log. Each of them tells its own part, and counts its own tokens.
+response, whose record says behind which event of the log. Each of them tells its own part, and counts its own tokens. One that
+is not stored is complete there only if it is given whole (`parts`).
 """
 
 from __future__ import annotations
@@ -68,10 +70,11 @@ class _Open:
 
 
 class Projection:
-    """The response of `record` after the run's events that were applied."""
+    """The response of `record` after the run's events that were applied. `parts`: it is complete where a person is asked."""
 
     def __init__(self, record: ResponseRecord) -> None:
         self.record = record
+        self.parts = record.store
         self.progress = Progress(record.run_id)
         self._suffix = record.id.rpartition("_")[2]
         self._number = 0
@@ -98,6 +101,11 @@ class Projection:
     def asks(self) -> bool:
         """Whether it is over because its run waits for a person, or did."""
         return self._asked_ms is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is over, and its run waits for a person still, as far as was read."""
+        return self.asks and not self.followed
 
     @property
     def over_ms(self) -> int:
@@ -148,6 +156,7 @@ class Projection:
         elif isinstance(event, Ended):
             self._end(event)
         if self._parts() and self.progress.waits_for_word:
+            self._ask_again()
             self._asked_ms = event.at
             self._tell_state("completed")
         told, self._told = self._told, []
@@ -203,7 +212,7 @@ class Projection:
     def _parts(self) -> bool:
         """Whether the response ends where a person is asked. A run of an earlier release waits within its response."""
         began = self.progress.began
-        return self.record.store and began is not None and bool(began.asking)
+        return self.parts and began is not None and bool(began.asking)
 
     def _is_held(self, name: str) -> bool:
         """Whether a call's item comes only when it is made: a person is asked before that, in an item of its own."""
@@ -280,6 +289,13 @@ class Projection:
         if shown is not None and isinstance(shown.item, ToolItem):
             shown.item = replace(shown.item, approval=asked.id)
         self._done(self._added(asked), asked)
+
+    def _ask_again(self) -> None:
+        """What an earlier response asked, and waits still, is the last that this one says."""
+        asked = {item.id for item in self._output}
+        for call in self.progress.waiting:
+            if approval_of(call.id) not in asked:
+                self._ask(call.id)
 
     def _end_call(self, ended: ToolEnded) -> None:
         """A tool's result is there; or what the model wrote was no call."""

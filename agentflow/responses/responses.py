@@ -5,7 +5,8 @@ each time (projection.py), so that a stream, a stream that is resumed and a late
 
 Where a run waits for a person's word about calls, its response is complete, with the question as its last item; the word comes
 with the next response, which goes on with the same run. Its record is durable before the word is in the run's log. A word that
-is given at the run itself lets the run go on with nobody to listen; what came of it can be asked from that response on.
+is given at the run itself lets the run go on with nobody to listen; what came of it can be asked from the run's last response
+on, and comes into that one's conversation.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from agentflow.library.values import Page, PageRequest
 from agentflow.messages import ChatRequest, Message
 from agentflow.responses.conversations import Conversations
 from agentflow.responses.events import ResponseState
-from agentflow.responses.history import check_calls, context_of, messages_of
+from agentflow.responses.history import check_calls, context_of, messages_of, take_results
 from agentflow.responses.ids import response_of, run_of
 from agentflow.responses.items import Item, WordItem
 from agentflow.responses.records import ResponseRecord, Settings
 from agentflow.responses.store import ResponseStore
 from agentflow.responses.stream import ResponseStream
 from agentflow.responses.values import NewResponse
-from agentflow.responses.words import Words, unanswered
+from agentflow.responses.words import Words, check_heard, same_run
 
 _PREVIOUS = "previous_response_id"
 _AT_ONCE = 50  # events of a log that are told without a break
@@ -44,8 +45,8 @@ class Responses:
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
-        self._store = ResponseStore(runs.archive)
-        self.conversations = Conversations(runs.archive, self._store, self._goes_on)
+        self._store = ResponseStore(runs.archive, self._told)
+        self.conversations = Conversations(runs.archive, self._store, self._goes_on, self._end_waiting)
 
     async def create(self, new: NewResponse) -> ResponseStream:
         """Begin a response; returns with the model's first word. Raises InvalidRequest, Refused, EngineFailure.
@@ -83,17 +84,18 @@ class Responses:
         tenant = new.request.caller.tenant
         words = Words.of(new)
         before = await self._waiting(tenant, new.settings, words)
-        going = self._runs.found(tenant, words.run_id)
+        going = self._runs.going_of(tenant, words.run_id)
         if before.model != new.request.model:
             raise InvalidRequest(f"The approval was asked for by '{before.model}': name that.", param="model")
         if going is None:
             raise await self._not_waiting(tenant, words)
-        words.check(going.live.progress)
+        if not words.fit(going.live.progress):
+            raise await self._answered(tenant, words)
         record = ResponseRecord(
             id=response_of(new_run_id()),
             model=before.model,
             input=new.input,
-            settings=new.settings,
+            settings=same_run(before.settings, new),
             store=new.request.store,
             run=words.run_id,
             after=going.live.count,
@@ -107,7 +109,7 @@ class Responses:
             if record.store and not taken:
                 await self._store.drop(tenant, record)  # whose id its caller never learns
         if not taken:
-            raise words.answered()
+            raise await self._answered(tenant, words)
         return ResponseStream(record, going.live.follow(), going=going)
 
     async def _waiting(self, tenant: str, settings: Settings, words: Words) -> ResponseRecord:
@@ -121,7 +123,7 @@ class Responses:
             found = [record for record in found if record.settings.conversation == settings.conversation]
         else:
             raise InvalidRequest(
-                "An approval goes on from a response: give its `previous_response_id`, or its `conversation`.",
+                "An approval goes on from a response that is stored: give its `previous_response_id`, or its `conversation`.",
                 param="previous_response_id",
                 code="missing_required_parameter",
             )
@@ -134,7 +136,10 @@ class Responses:
         run = await (await self._runs.archive()).find(tenant, words.run_id)
         if run is not None and run.end is None:
             return DataUnavailable("The run that asked is being taken up after a start. Try again.", retry_after_s=1.0)
-        return words.answered()
+        return await self._answered(tenant, words)
+
+    async def _answered(self, tenant: str, words: Words) -> InvalidRequest:
+        return words.answered(await self._store.of_run(tenant, words.run_id))
 
     async def _begun(self, record: ResponseRecord, request: ChatRequest, chain: str) -> ResponseStream:
         """The response's stream, with the model's first word."""
@@ -162,6 +167,15 @@ class Responses:
     def _goes_on(self, tenant: str, run_id: str) -> bool:
         live = self._runs.live(tenant, run_id)
         return live is not None and not live.over and not live.progress.waits_for_word
+
+    async def _end_waiting(self, tenant: str, run_id: str) -> None:
+        live = self._runs.live(tenant, run_id)
+        if live is not None and live.progress.waits_for_word:
+            await self._runs.cancel(tenant, run_id)
+
+    def _told(self, tenant: str, run_id: str) -> list[Event] | None:
+        live = self._runs.live(tenant, run_id)
+        return None if live is None else live.told()
 
     async def retrieve(self, tenant: str, response_id: str) -> ResponseState:
         """A response as it stands. Raises NotStored, Refused, DataDamaged, as all below do."""
@@ -194,14 +208,14 @@ class Responses:
             followed = False  # what cannot be read can be removed all the same
         else:
             followed = projection is not None and projection.followed
-        if not followed:
+        last = len(await self._store.of_run(tenant, record.run_id)) == 1
+        if last or not followed:
             await self._runs.cancel(tenant, record.run_id)
         if record.settings.conversation is not None:
             await self.conversations.settle(tenant, record.settings.conversation)
-        if len(await self._store.of_run(tenant, record.run_id)) > 1:
+        if not last:
             await self._store.drop(tenant, record)
             return
-        await self._runs.cancel(tenant, record.run_id)
         await self._runs.forget(tenant, record.run_id)
         await self._store.delete(tenant, record)
 
@@ -240,15 +254,12 @@ class Responses:
 
     async def _previous(self, tenant: str, response_id: str) -> tuple[tuple[Message, ...], str]:
         record = await self._previous_record(tenant, response_id)
-        projection = await self._store.projection(tenant, record)
-        if projection is not None and projection.asks:
-            if not projection.followed:
-                raise unanswered(response_id, projection.progress)
-            if len(await self._store.of_run(tenant, record.run_id)) == 1:
-                # The word was given at the run itself, and no other response tells what came of it.
-                projection = await self._store.projection(tenant, replace(record, store=False))
+        projection = await self._store.outcome(tenant, record)
         if projection is None:
             raise _no_previous(response_id)
+        if projection.asks:  # another tells the rest; what came of the calls belongs to this one too
+            take_results(projection.progress, await self._store.behind(tenant, projection))
+        check_heard(response_id, projection.progress)
         if not projection.over:
             raise InvalidRequest(
                 f"The response '{response_id}' is not over yet: wait until it is, or ask without it.",

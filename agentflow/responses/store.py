@@ -1,4 +1,7 @@
-"""ResponseStore: the responses that are stored, each a record and the log of its run (see records.py)."""
+"""ResponseStore: the responses that are stored, each a record and the log of its run (see records.py).
+
+Of a run that goes on in this process only those events are read that are durable, as everywhere else.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import re
 from collections.abc import Awaitable, Callable
 
 import msgspec
+from msgspec.structs import replace
 
 from agentflow.agents.archive import Archive
 from agentflow.agents.record import Event
@@ -24,10 +28,18 @@ _INLINE_EVENTS = 100  # about 2 ms of parsing; more would hold the loop up
 
 
 class ResponseStore:
-    """All methods raise Refused and DataDamaged. What they have done is durable."""
+    """All methods raise Refused and DataDamaged. What they have done is durable.
 
-    def __init__(self, archive: Callable[[], Awaitable[Archive]]) -> None:
+    `told`: the durable events of a tenant's run that goes on in this process; None for any other, which the archive has.
+    """
+
+    def __init__(
+        self,
+        archive: Callable[[], Awaitable[Archive]],
+        told: Callable[[str, str], list[Event] | None] = lambda _, __: None,
+    ) -> None:
         self._archive = archive
+        self._told = told
 
     async def put(self, tenant: str, record: ResponseRecord) -> None:
         """Keep what was asked, and that its items are due in its conversation, if it has one."""
@@ -55,10 +67,16 @@ class ResponseStore:
 
     async def events(self, tenant: str, record: ResponseRecord) -> list[tuple[int, Event]]:
         """The log of its run; empty if there is none."""
+        told = self._told(tenant, record.run_id)
+        if told is not None:
+            return list(enumerate(told, 1))
         return await (await self._archive()).events(tenant, record.run_id)
 
     async def is_told(self, tenant: str, record: ResponseRecord) -> bool:
         """Whether its run has a log."""
+        told = self._told(tenant, record.run_id)
+        if told is not None:
+            return bool(told)
         return bool(await (await self._archive()).events_page(tenant, record.run_id, 0, 1))
 
     async def of_run(self, tenant: str, run_id: str) -> list[ResponseRecord]:
@@ -78,6 +96,24 @@ class ResponseStore:
         if len(events) <= _INLINE_EVENTS:
             return _projected(record, events)
         return await asyncio.to_thread(_projected, record, events)
+
+    async def outcome(self, tenant: str, record: ResponseRecord) -> Projection | None:
+        """As `projection`; but of one that asked, once its run went on, with the rest of the run if no other response tells it.
+
+        None does where the word was given at the run itself, or by somebody who left at once, or where nobody gave one in time.
+        """
+        projection = await self.projection(tenant, record)
+        if projection is None or not projection.asks or projection.waits:
+            return projection
+        of_run = await self.of_run(tenant, record.run_id)
+        if any(each.after >= projection.applied for each in of_run):
+            return projection
+        return await self.projection(tenant, replace(record, store=False))
+
+    async def behind(self, tenant: str, projection: Projection) -> list[Event]:
+        """The events of a run behind those that a response of it tells."""
+        events = await self.events(tenant, projection.record)
+        return [event for _, event in events[projection.applied :]]
 
     async def delete(self, tenant: str, record: ResponseRecord) -> None:
         """Forget a response, and its run, which is over."""

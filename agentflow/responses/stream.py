@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
 from agentflow.agents.going import Going
+from agentflow.agents.live import LiveRun
 from agentflow.agents.record import Ended, Event, Said, StepEnded
 from agentflow.errors import AgentFlowError
 from agentflow.events import Usage
@@ -13,11 +15,14 @@ from agentflow.responses.events import ResponseEvent, ResponseState
 from agentflow.responses.projection import Projection
 from agentflow.responses.records import ResponseRecord
 
+_AT_ONCE = 50  # events of a log that are read without a break
+
 
 class ResponseStream:
     """Iterate it once, and close it whatever happens. `after`: only events with higher numbers are given.
 
-    `going` is the run where it is this stream's own: closing ends it. Iterating raises what the run was left with.
+    `going` is the run where it is this stream's own: closing ends it, unless the response is over, read or not, and
+    another can go on with its run, since that is stored. Iterating raises what the run was left with.
     """
 
     def __init__(
@@ -74,7 +79,8 @@ class ResponseStream:
                 return
 
     async def finish(self) -> ResponseState:
-        """Read to the end."""
+        """Read to the end, which is also where a person is asked: whoever gets it whole hears of the question only then."""
+        self._projection.parts = True
         async for _ in self:
             pass
         return self.state()
@@ -86,9 +92,22 @@ class ResponseStream:
         """Leave the run, or end it where it is this stream's. Idempotent."""
         await self._events.aclose()
         await self._log.aclose()
-        if self._going is not None and not self._going.live.over and not self._projection.over:
-            self._going.cancel()
-            await self._going.ended()
+        going = self._going
+        if going is None:
+            return
+        try:
+            await self._catch_up(going.live)
+        finally:  # also when cancelled meanwhile
+            if not going.live.over and (not self._is_over() or going.live.archive is None):
+                going.cancel()
+                await going.ended()
+
+    async def _catch_up(self, live: LiveRun) -> None:
+        """Read what nobody read: a response that is over has left its run to whoever goes on with it."""
+        while not live.over and not self._is_over() and (behind := live.told(self._projection.applied, _AT_ONCE)):
+            for event in behind:
+                self._projection.apply(event)
+            await asyncio.sleep(0)
 
     async def _told(self) -> AsyncGenerator[ResponseEvent, None]:
         for told in self._ahead:

@@ -10,8 +10,12 @@ from agentflow.responses.records import Settings
 
 
 class NewResponse(Struct, frozen=True, kw_only=True):
-    """A response to make. `request` is without messages: they come from `input` and from what went before."""
+    """A response to make. `request` is without messages: they come from `input` and from what went before.
+
+    `given`: which of the `settings` were asked for, and are no defaults.
+    """
 
     request: ChatRequest
     input: tuple[Item, ...]
     settings: Settings
+    given: frozenset[str] = frozenset()

@@ -173,7 +173,8 @@ def new_response(body: ResponseBody, envelope: Envelope) -> NewResponse:
         if isinstance(given_input, str)
         else read_items(given_input, "input", words=True)
     )
-    return NewResponse(request=request, input=items, settings=settings)
+    asked = frozenset(name for name in Settings.__struct_fields__ if getattr(body, name, None) is not None)
+    return NewResponse(request=request, input=items, settings=settings, given=asked)
 
 
 def clean_metadata(metadata: dict[str, str] | None) -> dict[str, str]:

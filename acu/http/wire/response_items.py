@@ -68,7 +68,7 @@ class InputItem(Struct, forbid_unknown_fields=True, rename={"async_": "async"}):
     server_label: Hint = None
     approval_request_id: Id | None = None
     approve: bool | None = None
-    reason: str | None = None
+    reason: Annotated[str, Meta(max_length=4096)] | None = None
     summary: Hint = None
     encrypted_content: Hint = None
     phase: Hint = None

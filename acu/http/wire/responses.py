@@ -121,15 +121,19 @@ class MessageDelta(Struct, frozen=True):
 
 
 class ToolActivity(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a tool of an agent's does. `arguments` is JSON text; `output` is what the model reads of the result."""
+    """What a tool of an agent's does. `arguments` is JSON text; `output` is what the model reads of the result.
 
-    type: Literal["tool.started", "tool.ended"]
+    `tool.asked`: the call waits until a person allows it, or does not, under /acu/v1/runs/{run_id}/calls/{call_id}/approval.
+    """
+
+    type: Literal["tool.asked", "tool.started", "tool.ended"]
     call_id: str
     name: str
     arguments: str | None = None
     output: str | None = None
     is_error: bool = False
     handle: str | None = None
+    run_id: str | None = None
 
 
 class ChatChunkChoice(Struct, frozen=True):

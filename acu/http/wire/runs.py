@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from acu.http.errors import BadRequest
 from acu.http.paging import Cursor
 from acu.http.wire.decode import BodyDecoder, clean_text
 from agentflow.agents.account import RunSummary, Status
@@ -32,7 +33,7 @@ class RunsQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
     after: Cursor | UnsetType = UNSET
-    agent: Annotated[str, Meta(max_length=256)] | UnsetType = UNSET
+    agent: Annotated[str, Meta(min_length=1, max_length=256)] | UnsetType = UNSET
     status: Status | UnsetType = UNSET
 
 
@@ -51,9 +52,13 @@ class RunMessageBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class RunApprovalBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A person's word about a call that waits for it. `why` is for the model, where the call is not allowed."""
+    """A person's word about a call that waits for it. `why` is for the model, where the call is not allowed.
 
-    allowed: bool
+    `allowed` is an older name of `approve`; one of the two must be given.
+    """
+
+    approve: bool | UnsetType = UNSET
+    allowed: bool | UnsetType = UNSET
     why: Annotated[str, Meta(max_length=4096)] = ""
 
 
@@ -68,7 +73,7 @@ class RunList(Struct, frozen=True, kw_only=True):
 
 
 class RunEventObject(Struct, frozen=True, kw_only=True):
-    """An event of a run's log. `at` is in Unix seconds. The fields of its type stand beside these."""
+    """An event of a run's log. `at` and `answered_at` are in Unix seconds. The fields of its type stand beside these."""
 
     sequence_number: int
     type: str
@@ -100,9 +105,22 @@ def message_content(body: RunMessageBody) -> str:
     return clean_text(body.content, "content")
 
 
+def approval_word(body: RunApprovalBody) -> bool:
+    """Whether the call may be made, or BadRequest."""
+    if body.approve is not UNSET and body.allowed is not UNSET:
+        raise BadRequest("Give 'approve' without 'allowed': they are two names of one thing.", param="allowed")
+    word = body.allowed if body.approve is UNSET else body.approve
+    if word is UNSET:
+        text = "Missing required parameter: 'approve', true or false."
+        raise BadRequest(text, param="approve", code="missing_required_parameter")
+    return word
+
+
 def event_object(number: int, event: Event) -> dict[str, Any]:
     """An event as it goes out: its number, type and time, and its own fields under their names."""
     fields = msgspec.structs.asdict(event)
+    if isinstance(event, CallEnded):
+        fields["answered_at"] = event.said_at / 1000
     return {"sequence_number": number, "type": EVENT_TYPES[type(event)], **fields, "at": event.at / 1000}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.acu.http.library_serving import key_of, two_tenants
 from tests.acu.http.serving import Served, serving
 from tests.agentflow.agents.agencies import BodyTool, call
 
+RUNS = "/acu/v1/runs"
 SCRIPT = Script(
     rules=(
         Rule(match="42", answer="It is 42."),
@@ -146,3 +148,30 @@ async def serving_runs(folder: Path, *, stored: bool = True) -> AsyncIterator[De
             await served.service.leave_runs()
             if desk.answers:
                 await asyncio.wait(desk.answers)
+
+
+async def log_of(web: httpx2.AsyncClient, run_id: str) -> list[dict[str, Any]]:
+    page = (await web.get(f"{RUNS}/{run_id}/events?limit=1000")).json()
+    assert page["object"] == "list"
+    return page["data"]  # type: ignore[no-any-return]
+
+
+async def events_of(response: httpx2.Response) -> AsyncIterator[dict[str, Any]]:
+    """The events of a stream, whose `id` lines must be their numbers, until [DONE]."""
+    number = -1
+    async for line in response.aiter_lines():
+        if line.startswith("id: "):
+            number = int(line[4:])
+        elif line == "data: [DONE]":
+            return
+        elif line.startswith("data: "):
+            event = json.loads(line[6:])
+            assert event["sequence_number"] == number
+            yield event
+    raise AssertionError("the stream has no end")
+
+
+def refused(response: httpx2.Response) -> tuple[int, str | None]:
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return response.status_code, error["code"]

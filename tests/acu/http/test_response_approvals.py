@@ -91,7 +91,11 @@ async def test_two_questions_can_be_answered_one_after_the_other(tmp_path: Path)
         first = await api.responses.create(input="pay twice", **DESK)
         ann, bob = first.output
         second: Any = await api.responses.create(input=[word(bob)], previous_response_id=first.id, **DESK)
-        assert [(item.type, item.approval_request_id) for item in second.output] == [("mcp_call", bob.id)]
+        done, waits = second.output
+        assert (done.type, done.approval_request_id) == ("mcp_call", bob.id)
+        assert waits == ann
+        again = await events_of(await api.responses.retrieve(second.id, stream=True))
+        assert again[-1].response == second
         third: Any = await api.responses.create(input=[word(ann)], previous_response_id=second.id, **DESK)
         assert [item.type for item in third.output] == ["mcp_call", "message"]
         assert third.output[0].approval_request_id == ann.id
@@ -131,6 +135,7 @@ async def test_words_that_fit_no_question_are_refused(tmp_path: Path) -> None:
             (made, [yes, {"type": "function_call_output", "call_id": "c", "output": "x"}], "invalid_value"),
             (made, [{key: yes[key] for key in ("type", "approve")}], "missing_required_parameter"),
             (made, [{key: yes[key] for key in ("type", "approval_request_id")}], "missing_required_parameter"),
+            (made, [{**yes, "reason": "x" * 4097}], "invalid_value"),
             (made, "hello", "approval_required"),
         ]
         for place, given, code in wrong:
@@ -162,6 +167,10 @@ async def test_of_two_who_answer_at_once_one_is_refused(tmp_path: Path) -> None:
         refused = [answer for answer in answers if isinstance(answer, openai.BadRequestError)]
         assert [answer.output_text for answer in said] == ["It is paid."]
         assert [answer.code for answer in refused] == ["approval_already_answered"] * 3
+        state = (await served.service.agents.archive()).state
+        kept = [name for name, _ in await state.scan("alice", "response")]
+        assert sorted(kept) == sorted([first.id, said[0].id])  # of the refused nothing
+        assert len(await state.scan("alice", "response_part")) == 1
 
 
 async def test_a_word_at_the_run_itself_counts_and_what_came_of_it_can_be_asked_on(tmp_path: Path) -> None:
@@ -173,12 +182,65 @@ async def test_a_word_at_the_run_itself_counts_and_what_came_of_it_can_be_asked_
             await api.responses.create(input=[word(first.output[0])], previous_response_id=first.id, **DESK)
         assert caught.value.code == "approval_already_answered"
         later = await api.responses.create(input="recall", previous_response_id=first.id, **DESK)
-        assert later.status == "completed"
-        run = await served.service.agents.archive()
-        events = await run.events("alice", later.id.replace("resp_", "run_"))
-        began: Any = events[0][1]
+        began = await began_of(served, later)
         assert [message.content for message in began.messages][-3:] == ["paid", "It is paid.", "recall"]
         assert began.conversation == first.id
+
+
+async def test_what_came_of_a_word_at_the_run_itself_is_known_also_behind_a_second_response(tmp_path: Path) -> None:
+    async with asyncio.timeout(30), serving_responses(tmp_path) as served, client(served) as api:
+        first: Any = await api.responses.create(input="pay twice", **DESK)
+        ann, bob = first.output
+        second = await api.responses.create(input=[word(bob)], previous_response_id=first.id, **DESK)
+        with pytest.raises(openai.BadRequestError) as caught:
+            await api.responses.create(input="recall", previous_response_id=second.id, **DESK)
+        assert caught.value.code == "approval_required"
+        await api.post(approval_url(served, ann), body={"allowed": True}, cast_to=object)
+        await served.service.agents.drain()
+        later = await api.responses.create(input="recall", previous_response_id=second.id, **DESK)
+        began = await began_of(served, later)
+        assert [message.content for message in began.messages][-4:] == ["paid", "paid", "It is paid.", "recall"]
+
+
+async def test_a_conversation_has_what_came_of_a_word_at_the_run_itself(tmp_path: Path) -> None:
+    async with asyncio.timeout(30), serving_responses(tmp_path) as served, client(served) as api:
+        for text, behind in (("pay", []), ("pay twice", ["mcp_call"])):
+            conversation = await api.conversations.create()
+            place: Any = {"conversation": conversation.id, **DESK}
+            asked: Any = (await api.responses.create(input=text, **place)).output
+            assert await item_types(api, conversation.id) == []  # until the question is answered
+            if behind:
+                await api.responses.create(input=[word(asked[1])], **place)
+                assert await item_types(api, conversation.id) == ["message"]
+            await api.post(approval_url(served, asked[0]), body={"allowed": True}, cast_to=object)
+            await served.service.agents.drain()
+            for _ in range(2):
+                assert await item_types(api, conversation.id) == ["message", *behind, "mcp_call", "message"]
+        assert await (await served.service.agents.archive()).state.scan("alice", "conversation_due") == []
+
+
+async def test_a_response_that_asked_leaves_its_conversation_what_came_of_it_when_it_is_forgotten(
+    tmp_path: Path,
+) -> None:
+    async with asyncio.timeout(30), serving_responses(tmp_path) as served, client(served) as api:
+        conversation = await api.conversations.create()
+        first: Any = await api.responses.create(input="pay twice", conversation=conversation.id, **DESK)
+        await api.post(approval_url(served, first.output[1]), body={"allowed": True}, cast_to=object)
+        await api.responses.delete(first.id)
+        types_ = await item_types(api, conversation.id)
+        assert types_[0] == "message"
+        assert await (await served.service.agents.archive()).state.scan("alice", "conversation_due") == []
+
+
+async def began_of(served: Any, response: Any) -> Any:
+    """What the run of a response began with."""
+    assert response.status == "completed"
+    events = await (await served.service.agents.archive()).events("alice", response.id.replace("resp_", "run_"))
+    return events[0][1]
+
+
+async def item_types(api: Any, conversation: str) -> list[str]:
+    return [item.type for item in (await api.conversations.items.list(conversation, order="asc")).data]
 
 
 async def test_the_word_can_be_given_to_the_next_daemon(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,9 @@ from agentflow.agents.record import Began, StepBegan
 from agentflow.messages import Message
 from tests.acu.http.hostile import request
 from tests.acu.http.raw import talk
-from tests.acu.http.run_serving import Desk, serving_runs
+from tests.acu.http.run_serving import RUNS, Desk, events_of, log_of, refused, serving_runs
 from tests.acu.http.serving import serving
 from tests.agentflow.agents.agencies import kept
-
-RUNS = "/acu/v1/runs"
 
 
 @pytest_asyncio.fixture
@@ -35,33 +32,6 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 async def web(desk: Desk) -> AsyncIterator[httpx2.AsyncClient]:
     async with desk.client() as made:
         yield made
-
-
-async def log_of(web: httpx2.AsyncClient, run_id: str) -> list[dict[str, Any]]:
-    page = (await web.get(f"{RUNS}/{run_id}/events?limit=1000")).json()
-    assert page["object"] == "list"
-    return page["data"]  # type: ignore[no-any-return]
-
-
-async def events_of(response: httpx2.Response) -> AsyncIterator[dict[str, Any]]:
-    """The events of a stream, whose `id` lines must be their numbers, until [DONE]."""
-    number = -1
-    async for line in response.aiter_lines():
-        if line.startswith("id: "):
-            number = int(line[4:])
-        elif line == "data: [DONE]":
-            return
-        elif line.startswith("data: "):
-            event = json.loads(line[6:])
-            assert event["sequence_number"] == number
-            yield event
-    pytest.fail("the stream has no end")
-
-
-def refused(response: httpx2.Response) -> tuple[int, str | None]:
-    error = response.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    return response.status_code, error["code"]
 
 
 async def test_runs_are_listed_the_newest_first_in_pages(desk: Desk, web: httpx2.AsyncClient) -> None:
@@ -133,83 +103,6 @@ async def test_an_account_in_mid_flight_tells_so_far(desk: Desk, web: httpx2.Asy
     assert run["as_of"] >= call["started_at"] > 0
 
 
-async def test_events_come_in_pages_with_their_fields(desk: Desk, web: httpx2.AsyncClient) -> None:
-    run_id = await desk.run("sum")
-    whole = await log_of(web, run_id)
-    assert [event["sequence_number"] for event in whole] == list(range(1, len(whole) + 1))
-    assert (whole[0]["type"], whole[0]["agent"]) == ("began", "desk")
-    assert whole[0]["messages"][0]["content"] == "sum"
-    assert (whole[-1]["type"], whole[-1]["end"], whole[-1]["error"]) == ("ended", "completed", None)
-    (called,) = [event for event in whole if event["type"] == "call_ended"]
-    assert (called["text"], called["is_error"], called["handle"]) == ("42", False, None)
-    page = (await web.get(f"{RUNS}/{run_id}/events?after=2&limit=3")).json()
-    assert (page["data"], page["has_more"]) == (whole[2:5], True)
-    page = (await web.get(f"{RUNS}/{run_id}/events?after={len(whole)}")).json()
-    assert (page["data"], page["has_more"]) == ([], False)
-
-
-async def test_a_stream_of_a_run_that_is_over_has_its_whole_log(desk: Desk, web: httpx2.AsyncClient) -> None:
-    run_id = await desk.run("sum")
-    whole = await log_of(web, run_id)
-    async with web.stream("GET", f"{RUNS}/{run_id}/events?stream=true") as answer:
-        assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
-        assert [event async for event in events_of(answer)] == whole
-    async with web.stream("GET", f"{RUNS}/{run_id}/events?stream=true&after=3") as answer:
-        assert [event async for event in events_of(answer)] == whole[3:]
-    back = {"last-event-id": "5"}
-    async with web.stream("GET", f"{RUNS}/{run_id}/events?stream=true&after=3", headers=back) as answer:
-        assert [event async for event in events_of(answer)] == whole[5:]
-
-
-async def test_a_stream_follows_a_run_to_its_end(desk: Desk, web: httpx2.AsyncClient) -> None:
-    run_id = await desk.begin("wait")
-    seen: list[dict[str, Any]] = []
-    async with web.stream("GET", f"{RUNS}/{run_id}/events?stream=true") as answer:
-        async for event in events_of(answer):
-            seen.append(event)
-            if event["type"] == "call_started":
-                desk.gate.open.set()
-    await desk.served.service.agents.drain()
-    assert seen == await log_of(web, run_id)
-    assert seen[-1]["type"] == "ended"
-
-
-async def test_a_follower_that_leaves_leaves_nothing_and_the_run_goes_on(desk: Desk, web: httpx2.AsyncClient) -> None:
-    run_id = await desk.begin("wait")
-    await desk.waiting()
-    tasks = len(asyncio.all_tasks())
-    async with desk.client() as other, other.stream("GET", f"{RUNS}/{run_id}/events?stream=true") as answer:
-        async for event in events_of(answer):
-            if event["type"] == "call_started":
-                break
-    records = await desk.served.recorded(1)
-    assert (records[-1]["route"], records[-1]["status"], records[-1]["streamed"]) == (
-        "/acu/v1/runs/{run_id}/events", 499, True
-    )  # fmt: skip
-    async with asyncio.timeout(30):
-        while len(asyncio.all_tasks()) > tasks:
-            await asyncio.sleep(0.005)
-    desk.gate.open.set()
-    await desk.served.service.agents.drain()
-    assert (await web.get(f"{RUNS}/{run_id}")).json()["status"] == "completed"
-
-
-async def test_followers_are_told_when_the_daemon_leaves_the_run(desk: Desk, web: httpx2.AsyncClient) -> None:
-    run_id = await desk.begin("wait")
-    await desk.waiting()
-    async with web.stream("GET", f"{RUNS}/{run_id}/events?stream=true") as answer:
-        lines = [line async for line in _leaving(desk, answer) if line.startswith("data: ")]
-    assert lines[-1] == "data: [DONE]"
-    assert json.loads(lines[-2][6:])["error"]["code"] == "draining"
-
-
-async def _leaving(desk: Desk, answer: httpx2.Response) -> AsyncIterator[str]:
-    async for line in answer.aiter_lines():
-        if '"call_started"' in line:
-            await desk.served.service.leave_runs()
-        yield line
-
-
 async def test_a_run_is_paused_let_go_on_for_a_step_and_resumed(desk: Desk, web: httpx2.AsyncClient) -> None:
     run_id = await desk.begin("wait")
     await desk.waiting()
@@ -253,7 +146,7 @@ async def test_a_message_reaches_the_model_with_the_next_step(desk: Desk, web: h
 
 @pytest.mark.parametrize(
     ("word", "text", "approval"),
-    [({"allowed": True}, "It is paid.", "allowed"), ({"allowed": False, "why": "too dear"}, "Then not.", "refused")],
+    [({"approve": True}, "It is paid.", "allowed"), ({"allowed": False, "why": "too dear"}, "Then not.", "refused")],
 )
 async def test_a_call_that_waits_for_a_person_gets_its_word(
     desk: Desk, web: httpx2.AsyncClient, word: dict[str, Any], text: str, approval: str
@@ -263,11 +156,15 @@ async def test_a_call_that_waits_for_a_person_gets_its_word(
     while not asked:
         steps = (await web.get(f"{RUNS}/{run_id}")).json()["steps"]
         asked = [call["id"] for step in steps for call in step["calls"] if call["approval"] == "asked"]
+    listed = (await web.get(f"{RUNS}?status=waiting")).json()["data"]
+    assert [(run["id"], run["status"]) for run in listed] == [(run_id, "waiting")]
+    assert (await web.get(f"{RUNS}?status=running")).json()["data"] == []
     path = f"{RUNS}/{run_id}/calls/{asked[0]}/approval"
     async with desk.client("bob") as other:
         assert refused(await other.post(path, json=word)) == (404, "not_found")
     assert refused(await web.post(f"{RUNS}/{run_id}/calls/call_x/approval", json=word)) == (400, "invalid_value")
     assert refused(await web.post(path, json={})) == (400, "missing_required_parameter")
+    assert refused(await web.post(path, json={"approve": True, "allowed": False})) == (400, "invalid_value")
     assert (await web.post(path, json=word)).status_code == 200
     await desk.answers[-1]
     await desk.served.service.agents.drain()
@@ -363,7 +260,14 @@ async def test_nobody_sees_runs_without_a_key(desk: Desk) -> None:
 
 async def test_malformed_requests_are_refused_with_what_is_wrong(desk: Desk, web: httpx2.AsyncClient) -> None:
     run_id = await desk.run("hello")
-    wrong = {"limit=0": "limit", "limit=101": "limit", "status=done": "status", "order=asc": "order", "after=": "after"}
+    wrong = {
+        "limit=0": "limit",
+        "limit=101": "limit",
+        "status=done": "status",
+        "order=asc": "order",
+        "after=": "after",
+        "agent=": "agent",
+    }
     for query, param in wrong.items():
         answer = await web.get(f"{RUNS}?{query}")
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), query

@@ -6,15 +6,28 @@ import pytest
 
 from agentflow.agents.instructions import instructed, uninstructed
 from agentflow.agents.progress import Progress
-from agentflow.agents.record import Began, CallEnded, CallStarted, Ended, Event, Said, StepBegan, StepEnded
+from agentflow.agents.record import (
+    Added,
+    ApprovalAsked,
+    ApprovalGiven,
+    Began,
+    CallEnded,
+    CallStarted,
+    Ended,
+    Event,
+    Said,
+    StepBegan,
+    StepEnded,
+)
 from agentflow.errors import InvalidRequest
 from agentflow.messages import Message, Tool, ToolCall
-from agentflow.responses.history import check_calls, context_of, messages_of
+from agentflow.responses.history import check_calls, context_of, messages_of, take_results
 from agentflow.responses.items import CallItem, Item, MessageItem, ResultItem, ToolItem
 
 USER = Message("user", "Look.")
 CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
 ID = "call_abc0000"
+UNKNOWN = "The outcome of this call is unknown: it was cut off while it was under way. It may have been done."
 
 
 def progress(agent: str, *events: Event, messages: tuple[Message, ...] = (USER,), instructions: str = "") -> Progress:
@@ -72,11 +85,24 @@ def test_a_call_of_an_agents_that_was_cut_off_is_told_so_and_one_of_the_callers_
     agents = context_of(progress("a", *step(0, CALL), Ended(end="cancelled", why="cancelled")))
     assert agents[-1].content == "This call was cut off, and has no result."
     check_calls(agents, [USER])
+    started = CallStarted(call_id=ID, name="look", arguments="{}", idempotent=False)
+    made = context_of(progress("a", *step(0, CALL), started, Ended(end="cancelled", why="cancelled")))
+    assert made[-1].content == UNKNOWN
     callers = context_of(progress("", *step(0, CALL), Ended(end="completed", why="stop")))
     assert callers[-1].tool_calls[0].id == ID
     with pytest.raises(InvalidRequest, match="No tool output found"):
         check_calls(callers, [USER])
     check_calls(callers, [Message("tool", "a hat", tool_call_id=ID), USER])
+
+
+def test_what_came_of_calls_that_a_person_was_asked_about_is_told_without_what_was_said_since() -> None:
+    asked = progress("a", *step(0, CALL), ApprovalAsked(call_id=ID))
+    before = context_of(asked)[:-1]
+    assert [message.role for message in before] == ["user", "assistant"]
+    word = ApprovalGiven(call_id=ID, allowed=True), Added(message=Message("user", "Be quick."))
+    started = CallStarted(call_id=ID, name="look", arguments="{}", idempotent=False)
+    take_results(asked, [*word, started, CallEnded(call_id=ID, text="a hat"), *step(1, "A hat.")])
+    assert context_of(asked) == (*before, Message("tool", "a hat", name="look", tool_call_id=ID))
 
 
 def test_a_run_that_never_spoke_leaves_what_it_was_asked() -> None:
@@ -102,7 +128,7 @@ def test_items_become_turns() -> None:
         Message("assistant", None, tool_calls=(ToolCall("7", "h", "{}"),)),
         Message("tool", "r3", name="h", tool_call_id="7"),
         Message("assistant", None, tool_calls=(ToolCall("8", "h", "{}"),)),
-        Message("tool", "This call was cut off, and has no result.", name="h", tool_call_id="8"),
+        Message("tool", UNKNOWN, name="h", tool_call_id="8"),
     )
 
 

@@ -286,12 +286,35 @@ def test_a_stored_response_is_over_where_a_person_is_asked_and_another_tells_the
     assert rest.state().usage == Usage(0, 0, 0)
 
 
+def test_a_response_that_answers_one_of_two_ends_with_the_other_question_once_more() -> None:
+    asked = [ApprovalAsked(call_id=call_id(number)) for number in range(2)]
+    log = [*began(asking=("look",)), *said(CALL, CALL), stepped(), *asked]
+    _, first = told(log)
+    rest = Projection(replace(RECORD, id="resp_" + "9" * 24, run=RECORD.run_id, after=len(log)))
+    events = [
+        each
+        for event in (*log, ApprovalGiven(call_id=call_id(1), allowed=True), *called(1, "a hat"))
+        for each in rest.apply(event)
+    ]
+    call, request = rest.state().output
+    assert isinstance(call, ToolItem)
+    assert (call.output, request) == ("a hat", first.output[0])
+    assert rest.waits
+    assert events[-3:-1] == [ItemAdded(events[-3].number, 1, request), ItemDone(events[-2].number, 1, request)]
+
+
 def test_a_response_that_is_not_stored_waits_for_the_word() -> None:
     projection = Projection(replace(RECORD, store=False))
     for event in asking():
         projection.apply(event)
     assert not projection.over
     assert projection.state().status == "in_progress"
+    whole = Projection(replace(RECORD, store=False))
+    whole.parts = True
+    for event in asking():
+        whole.apply(event)
+    assert whole.over
+    assert whole.state().output == told(asking())[1].output
 
 
 def test_what_a_plain_model_did_not_write_as_a_call_is_text() -> None:

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from agentflow.agents.archive import Archive, RunRecord
-from agentflow.agents.overview import Overview
+from agentflow.agents.overview import Overview, Wanted
 from agentflow.agents.record import Event
 from agentflow.engine.script import Rule
 from agentflow.errors import ContextLengthExceeded, InvalidRequest
@@ -19,8 +19,8 @@ from agentflow.library.values import PageRequest
 from agentflow.messages import ChatRequest, Tool
 from agentflow.responses.conversations import Conversations
 from agentflow.responses.events import ResponseEvent
-from agentflow.responses.ids import run_of
-from agentflow.responses.items import CallItem, MessageItem, ToolItem
+from agentflow.responses.ids import approval_of, run_of
+from agentflow.responses.items import CallItem, MessageItem, ToolItem, WordItem
 from agentflow.responses.projection import Projection
 from agentflow.responses.records import ResponseRecord, Settings
 from agentflow.responses.store import ResponseStore
@@ -28,6 +28,7 @@ from agentflow.responses.values import NewResponse
 from agentflow.tools.tool import CallContext
 from dataplane import DataPlane, DataPlaneConfig, EventRecord
 from tests.agentflow.agents.agencies import BodyTool, benched, call, kept
+from tests.agentflow.agents.test_lifetimes import HeldSync
 
 RULES: dict[str, str | Rule] = {
     "go": "I ask 查. " + call("weather", '{"city": "Paris"}'),
@@ -186,7 +187,10 @@ async def test_a_conversation_waits_for_no_other_and_reads_no_log_of_a_response_
         return archive
 
     store = ResponseStore(opening)
-    conversations = Conversations(opening, store, lambda _, run_id: run_id in going)
+
+    async def nothing(_: str, __: str) -> None: ...
+
+    conversations = Conversations(opening, store, lambda _, run_id: run_id in going, nothing)
     first, second = [await conversations.create("default", {}, ()) for _ in range(2)]
     settings = Settings(conversation=second.id)
     await store.put("default", ResponseRecord(id=response_id, model="m", input=(), settings=settings))
@@ -210,6 +214,66 @@ async def test_a_response_that_fails_before_its_first_word_leaves_nothing_behind
             await it.service.responses.create(asked("x" * 30_000))
         for kind in ("response", "run", "open_run"):
             assert await plane.state.scan("default", kind) == []
+    await plane.close()
+
+
+async def test_who_leaves_late_ends_neither_his_response_nor_the_one_that_went_on(tmp_path: Path) -> None:
+    free = asyncio.Event()
+
+    async def pay(_: dict[str, Any], __: CallContext) -> str:
+        await free.wait()
+        return "paid"
+
+    plane, rules = await opened(tmp_path), {"paid": "It is paid.", "go": call("pay")}
+    async with benched(tmp_path, rules, [BodyTool("pay", pay, approval=True)], plane=plane) as it:
+        responses = it.service.responses
+        slow = await responses.create(asked("go", "agent/a"))
+        live = it.service.agents.live("default", slow.run_id)
+        assert live is not None
+        await live.until(lambda: live.progress.waits_for_word)
+        yes = WordItem(id="word_1", request=approval_of(live.progress.calls[0].id), approve=True)
+        new = replace(asked("", "agent/a", previous_response_id=slow.id), input=(yes,))
+        second = await responses.create(new)
+        await slow.aclose()
+        assert slow.state().status == "completed"
+        free.set()
+        assert (await second.finish()).status == "completed"
+        await second.aclose()
+    await plane.close()
+
+
+async def test_nobody_is_told_what_a_loss_of_power_would_undo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = asyncio.Event()
+
+    async def look(_: dict[str, Any], __: CallContext) -> str:
+        await free.wait()
+        return "a hat"
+
+    plane, rules = await opened(tmp_path), {"a hat": "It is a hat.", "go": call("look")}
+    async with benched(tmp_path, rules, [BodyTool("look", look)], plane=plane) as it:
+        responses, overview = it.service.responses, Overview(it.service.agents)
+        conversation = await responses.conversations.create("default", {}, ())
+        stream = await responses.create(asked("go", "agent/a", conversation=conversation.id))
+        live = it.service.agents.live("default", stream.run_id)
+        assert live is not None
+        await live.until(lambda: live.progress.calls[0].attempt == 1)
+        await live.kept()
+        with HeldSync(plane, monkeypatch):
+            free.set()
+            await live.until(lambda: live.over)
+            state = await responses.retrieve("default", stream.id)
+            assert (state.status, [type(item) for item in state.output]) == ("in_progress", [ToolItem])
+            with pytest.raises(InvalidRequest) as caught:
+                await responses.create(asked("go", previous_response_id=stream.id))
+            assert caught.value.code == "previous_response_in_progress"
+            assert await responses.conversations.all_items("default", conversation.id) == []
+            (run,), _ = await overview.page("default", Wanted(limit=5))
+            assert (run.status, run.steps, run.calls) == ("running", 1, 1)
+        assert (await stream.finish()).status == "completed"
+        await it.service.agents.drain()
+        (run,), _ = await overview.page("default", Wanted(limit=5))
+        assert (run.status, run.steps, run.calls) == ("completed", 2, 1)
+        assert len(await responses.conversations.all_items("default", conversation.id)) == 3
     await plane.close()
 
 

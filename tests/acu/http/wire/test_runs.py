@@ -26,7 +26,7 @@ def test_no_field_of_an_event_hides_its_number_or_its_type() -> None:
 def test_an_event_has_its_fields_those_with_defaults_too() -> None:
     assert event_object(7, CallEnded(at=1500, call_id="call_1", text="a hat")) == {
         "sequence_number": 7, "type": "call_ended", "at": 1.5, "call_id": "call_1", "text": "a hat", "is_error": False,
-        "handle": None, "seconds": 0.0,
+        "handle": None, "seconds": 0.0, "answered_at": 1.5,
     }  # fmt: skip
     began = Began(agent="a", model="m", messages=(Message("user", "go"),), tools=(Tool("look"),), prompt=[1])
     told = msgspec.json.decode(msgspec.json.encode(event_object(1, began)))
