@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from acu.config import AcuConfig, model_role
 from acu.errors import StartRefused
 from acu.refusals import Refusals
+from acu.toolnames import no_tools
 from agentflow.errors import AgentFlowError, Draining
 
 if TYPE_CHECKING:
@@ -72,8 +73,9 @@ class Later:
 class AgencyRoom:
     """The agents, and the tools that are open for them; empty where no agent is configured. Close it."""
 
-    def __init__(self, agency: Agency, suite: ToolSuite | None, folder: Path) -> None:
+    def __init__(self, agency: Agency, suite: ToolSuite | None, folder: Path, known: Iterable[str] = ()) -> None:
         self.agency = agency
+        self._known = frozenset(known)  # names of tools, were they there
         self._folder = folder  # of the data plane; without it nothing was left open
         self._suite = suite
         self._resuming: asyncio.Task[None] | None = None
@@ -92,25 +94,40 @@ class AgencyRoom:
         remembered = _remembered(config, later)
         try:
             documents = await asyncio.to_thread(_documents, config.tools)
-            own = _own_tools(config, remembered, later)
-            suite = await ToolSuite.open(config.tools, folder, environ, own=own, documents=documents)
+            own = _own_tools(remembered, later)
+            suite = await ToolSuite.open(
+                config.tools, folder, environ, own=_named(own, config.agents), documents=documents
+            )
         except OSError as error:
             raise StartRefused(f"data_plane.path: {folder} cannot be used for tools' results: {error}") from error
         except AgentFlowError as error:
             raise StartRefused(str(error)) from error
+        refusals = Refusals()
+        warnings = _check_tools(config, suite.toolbox, own, refusals)
         try:
-            _check_tools(agents, suite.toolbox)
+            refusals.tell()
         except StartRefused:
             await suite.close()
             raise
+        if not config.tools.mcp:  # whose tools come later: see `start`
+            for warning in warnings:
+                _log.warning(warning)
         memory = None if remembered is None else _memory(agents, suite.toolbox, remembered)
-        return cls(Agency(agents, suite.toolbox, later.state, memory=memory), suite, folder.parent)
+        agency = Agency(agents, suite.toolbox, later.state, memory=memory, mcp_problems=lambda: suite.problems)
+        return cls(agency, suite, folder.parent, (tool.spec.name for tool in own))
 
     def start(self, tasks: asyncio.TaskGroup, service: Service) -> None:
         """Reach the MCP servers, and take up the runs that an earlier daemon left open, in `tasks`; returns at once."""
         if self._suite is not None:
-            self._suite.connect(tasks)
+            self._suite.connect(tasks, self._warn_of_names)
         self._resuming = tasks.create_task(self._resume(service))
+
+    def _warn_of_names(self) -> None:
+        """All tools are there that will be: what agents name beyond them is a mistake."""
+        toolbox = self.agency.toolbox
+        known = self._known | {spec.name for spec in toolbox.specs()}
+        for none in no_tools(self.agency.agents, toolbox, known):
+            _log.warning(none.told(known))
 
     async def _resume(self, service: Service) -> None:
         """Take up the open runs; tries until it can."""
@@ -135,9 +152,10 @@ class AgencyRoom:
             await self._suite.close()
 
 
-async def check_tools(config: AcuConfig, environ: Mapping[str, str], refusals: Refusals) -> None:
+async def check_tools(config: AcuConfig, environ: Mapping[str, str], refusals: Refusals) -> tuple[str, ...]:
     """Note all for which `open` would refuse the tools or the agents' names of them, and which MCP servers could not be reached
-    at all. Python modules are imported by worker processes; no server is started or asked, and nothing is made.
+    at all; return what there is to warn of. Python modules are imported by worker processes; no server is started or asked, and
+    nothing is made.
     """
     from agentflow.tools.builtin import builtin_tools
     from agentflow.tools.handles import HandleStore
@@ -145,7 +163,7 @@ async def check_tools(config: AcuConfig, environ: Mapping[str, str], refusals: R
     from agentflow.tools.toolbox import Toolbox
 
     if not config.agents:  # as `open`: nothing of the tools is looked at
-        return
+        return ()
     documents: dict[str, Any] = {}
     for name, source in config.tools.http.items():
         with refusals.noted():
@@ -155,17 +173,20 @@ async def check_tools(config: AcuConfig, environ: Mapping[str, str], refusals: R
         with refusals.noted():
             raise StartRefused(problem)
     later = Later()
-    own = _own_tools(config, _remembered(config, later), later)
+    own = _own_tools(_remembered(config, later), later)
+    warnings: list[str] = []
     with refusals.noted():
         try:
             toolbox = Toolbox(
-                (*builtin_tools(), *own, *found.tools), HandleStore(Path(config.data_plane.path) / RESULTS)
+                (*builtin_tools(), *_named(own, config.agents), *found.tools),
+                HandleStore(Path(config.data_plane.path) / RESULTS),
             )
         except AgentFlowError as error:
             raise StartRefused(f"tools: {error}") from error
         # Of a source that is wrong, or of an MCP server, nobody knows the names.
         toolbox.changing = bool(found.problems or config.tools.mcp or len(documents) < len(config.tools.http))
-        _check_tools(config.agents, toolbox)
+        warnings += _check_tools(config, toolbox, own, refusals)
+    return tuple(warnings)
 
 
 def _documents(config: ToolsConfig) -> dict[str, Any]:
@@ -197,16 +218,20 @@ def _remembered(config: AcuConfig, later: Later) -> tuple[Memories, Diary] | Non
     return memories, Diary(memories, later.state)
 
 
-def _own_tools(config: AcuConfig, remembered: tuple[Memories, Diary] | None, later: Later) -> tuple[Tool, ...]:
-    """The tools of memory and of files, of which some agent names one: `*` alone means those that were configured."""
+def _own_tools(remembered: tuple[Memories, Diary] | None, later: Later) -> tuple[Tool, ...]:
+    """The tools of memory and of files."""
     from agentflow.tools.filesearch import FileSearch
     from agentflow.tools.remembering import remembering_tools
 
     if remembered is None:
         return ()
-    named = {name for agent in config.agents.values() for name in agent.tools if name != "*"}
-    tools = (*remembering_tools(*remembered, later.keeping), FileSearch(later.library))
-    return tuple(tool for tool in tools if any(_stands_for(name, tool.spec.name) for name in named))
+    return (*remembering_tools(*remembered, later.keeping), FileSearch(later.library))
+
+
+def _named(own: Iterable[Tool], agents: Mapping[str, AgentConfig]) -> tuple[Tool, ...]:
+    """Those of the daemon's own tools that some agent names: `*` alone means those that were configured."""
+    named = {name for agent in agents.values() for name in agent.tools if name != "*"}
+    return tuple(tool for tool in own if any(_stands_for(name, tool.spec.name) for name in named))
 
 
 def _stands_for(name: str, tool: str) -> bool:
@@ -225,13 +250,16 @@ def _memory(
     return AgentMemory(agents, toolbox.specs(), *remembered)
 
 
-def _check_tools(agents: Mapping[str, AgentConfig], toolbox: Toolbox) -> None:
-    """Whether the agents' tools are there. Raises StartRefused, with all that are not."""
-    refusals = Refusals()
-    for name, agent in agents.items():
-        with refusals.noted():
-            try:
-                toolbox.offered(agent.tools)
-            except AgentFlowError as error:
-                raise StartRefused(f"agents.{name}.tools: {error}") from error
-    refusals.tell()
+def _check_tools(config: AcuConfig, toolbox: Toolbox, own: Iterable[Tool], refusals: Refusals) -> tuple[str, ...]:
+    """What to warn of in the agents' names of tools. Notes those that are not there, where none come later."""
+    warnings: list[str] = []
+    known = {spec.name for spec in toolbox.specs()} | {tool.spec.name for tool in own}
+    for none in no_tools(config.agents, toolbox, known):
+        if toolbox.changing and config.tools.mcp:
+            warnings.append(none.unsure(config.tools.mcp))
+        elif none.is_pattern:
+            warnings.append(none.told(known))
+        elif not toolbox.changing:
+            with refusals.noted():
+                raise StartRefused(none.told(known))
+    return tuple(warnings)

@@ -14,7 +14,7 @@ import contextlib
 import os
 import ssl
 import stat
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,8 +62,9 @@ def survey(loaded: LoadedConfig, environ: MutableMapping[str, str]) -> Ground:
     return Ground(loaded=loaded, handover=handover, report=report, plans=plans, tls=tls, environ=dict(environ))
 
 
-def check(config: AcuConfig, tools: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Look at everything that a start would refuse, besides its sockets: what it would warn of. Raises StartRefused.
+def check(config: AcuConfig, warn: Callable[[str], None], tools: Mapping[str, str] | None = None) -> None:
+    """Look at everything that a start would refuse, besides its sockets. `warn` is told what it would warn of, also where there
+    is what it would refuse. Raises StartRefused.
 
     `tools`: the environment that agents' tools get a part of; None: tools are not looked at. It takes seconds, for Python modules
     are imported, each by a process of its own.
@@ -72,12 +73,15 @@ def check(config: AcuConfig, tools: Mapping[str, str] | None = None) -> tuple[st
     with refusals.noted():
         read_keys(config.network.api_keys_file)
     plans, _ = _look(config, probe_machine(), refusals)
+    for plan in plans:
+        for warning in plan.ignored:
+            warn(warning)
     if tools is not None and config.agents:
         from acu.agency import check_tools
 
-        asyncio.run(check_tools(config, tools, refusals))
+        for warning in asyncio.run(check_tools(config, tools, refusals)):
+            warn(warning)
     refusals.tell()
-    return tuple(warning for plan in plans for warning in plan.ignored)
 
 
 def _look(config: AcuConfig, report: Report, refusals: Refusals) -> tuple[tuple[Plan, ...], ssl.SSLContext | None]:

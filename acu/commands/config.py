@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ that may not be written. No port or socket is tried, nothing is made, and nothin
 reads passes as an audit log). Variables ACU_SECTION__FIELD count only when no FILE is given.
 
 Where there are agents, their tools are looked at: Python modules are imported, each by a process of its own as the daemon does;
-OpenAPI documents and secrets' files are read; the programs of MCP servers must be there. No server is started or asked.
+OpenAPI documents and secrets' files are read; the programs of MCP servers must be there. No server is started or asked, so a
+name that an agent gives to no tool that was found is only warned of where there are MCP servers, which may have it.
 """
 
 
@@ -106,9 +108,26 @@ def check_file(named: Path | None, *, tools: bool = True) -> None:
     if named is not None:
         environ = {name: value for name, value in environ.items() if not name.startswith("ACU_")}
     loaded = load(environ, file=named, gpu_present=gpu_present())
-    for warning in check(loaded.config, environ if tools else None):
-        sys.stderr.write(f"acu: {printable(warning)}\n")
+    log = _Told()
+    logging.getLogger().addHandler(log)
+    try:
+        check(loaded.config, _warn, environ if tools else None)
+    finally:
+        logging.getLogger().removeHandler(log)
     out(f"{loaded.file or 'the defaults (there is no file)'}: valid")
+
+
+def _warn(text: str) -> None:
+    sys.stderr.write(f"acu: {printable(text)}\n")
+
+
+class _Told(logging.Handler):
+    """What is logged meanwhile. Nothing of tools, of which each problem comes with its field."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING and not record.name.startswith("agentflow.tools."):
+            for line in self.format(record).splitlines():
+                _warn(line)
 
 
 def value_at(loaded: LoadedConfig, path: str) -> Any:

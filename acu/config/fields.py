@@ -110,6 +110,12 @@ def is_struct(kind: Any) -> bool:
     return isinstance(plain, type) and issubclass(plain, Struct)
 
 
+def has_fields(kind: Any) -> bool:
+    """Whether the type is a section, or a mapping from names to sections."""
+    plain = strip(kind)
+    return is_struct(plain) or (get_origin(plain) is dict and is_struct(get_args(plain)[1]))
+
+
 def nearest(key: str, known: dict[str, Any]) -> str:
     """The hint that names the known key most like `key`, or lists them all."""
     import difflib  # only on the way to an error message
@@ -125,9 +131,9 @@ def shown(value: Any) -> str:
 
 
 def fields_of(kind: type[Struct], path: str = "") -> Iterator[Field]:
-    """Every field below a struct, depth first; `NAME` stands for the key of a table."""
+    """Every field below a struct, depth first, its own plain ones before its sections; `NAME` is the key of a table."""
     types_of = hints(kind)
-    for field in msgspec.structs.fields(kind):
+    for field in sorted(msgspec.structs.fields(kind), key=lambda field: has_fields(types_of[field.name])):
         annotated = types_of[field.name]
         inner = f"{path}.{field.name}" if path else field.name
         plain = strip(annotated)

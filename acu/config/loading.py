@@ -21,7 +21,7 @@ from msgspec import Struct
 from acu.config.contradictions import contradictions, unfit_texts
 from acu.config.document import overlay, parse_value, read_document
 from acu.config.fields import Problem, check
-from acu.config.places import anchor_paths, anchored, home_folder, with_places
+from acu.config.places import anchor_paths, anchored, home_folder, place_programs, with_places
 from acu.config.sections import AcuConfig
 from acu.errors import ConfigError
 
@@ -61,6 +61,8 @@ def load(
     found = find_file(environ, file)
     document, lines, problems = read_document(found) if found else ({}, {}, [])
     anchor_paths(document, found.parent if found else Path.cwd())
+    if found:
+        place_programs(document, found.parent)
     if not document.get("models"):
         document["models"] = default_models(gpu_present)
     origins = {path: f"{found}:{line}" for path, line in lines.items()}

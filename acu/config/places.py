@@ -68,6 +68,15 @@ def anchor_paths(document: dict[str, Any], folder: Path, prefix: str = "") -> No
             document[key] = anchored(f"{prefix}{key}", value, folder)
 
 
+def place_programs(document: dict[str, Any], folder: Path) -> None:
+    """Let the programs of MCP servers run in `folder` where the document names none for them, in place."""
+    tools = document.get("tools")
+    servers = tools.get("mcp") if isinstance(tools, dict) else None
+    for server in servers.values() if isinstance(servers, dict) else ():
+        if isinstance(server, dict) and server.get("command"):
+            server.setdefault("folder", str(folder))
+
+
 def with_places(config: AcuConfig, environ: Mapping[str, str]) -> AcuConfig:
     """Replace `auto` by the paths that it stands for."""
     network, gpu = config.network, config.gpu

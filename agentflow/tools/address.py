@@ -58,6 +58,8 @@ _NAME: Final = re.compile(
     r"[a-zA-Z0-9_](?:[a-zA-Z0-9_-]*[a-zA-Z0-9_])?(?:\.[a-zA-Z0-9_](?:[a-zA-Z0-9_-]*[a-zA-Z0-9_])?)*\.?"
 )
 _LONGEST_NAME: Final = 253
+_LOCAL: Final = re.compile(r"(?:.*\.)?localhost\.?")
+"""Names that are this machine, whoever is asked."""
 
 
 class AddressRefused(ToolFailed):
@@ -114,11 +116,22 @@ def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
 
 
 class Addresses:
-    """`allowed`: hosts inside that may be reached all the same, each as `host:port`. Raises InvalidTool for what is none."""
+    """`allowed`: hosts inside that may be reached all the same, each as `host:port`. Raises InvalidTool for what is none.
 
-    def __init__(self, allowed: Iterable[str], resolve: Resolver) -> None:
+    `source`: the section of the configuration whose `reach` that is, for messages.
+    """
+
+    def __init__(self, allowed: Iterable[str], resolve: Resolver, source: str = "the source of the tool") -> None:
         self._allowed = frozenset(_host_and_port(each) for each in allowed)
         self._resolve = resolve
+        self._source = source
+
+    def check(self, to: Origin) -> None:
+        """As `checked`, as far as can be told without asking for a name. Raises InvalidTool."""
+        literal = _literal(to.host)
+        inside = is_inside(literal) if literal is not None else _LOCAL.fullmatch(to.host) is not None
+        if inside and (_canonical(to.host), to.port) not in self._allowed:
+            raise InvalidTool(self._refusal(to.host, to.port))
 
     async def checked(self, host: str, port: int) -> tuple[str, ...]:
         """The addresses to connect to, of which there is one at least. Raises AddressRefused, ToolUnavailable."""
@@ -134,11 +147,15 @@ class Addresses:
                 raise ToolUnavailable(f"The name {_shown(host)} has no address now.") from error
         usable = [address for address in map(_parsed, found) if allowed or not is_inside(address)]
         if not usable:
-            raise AddressRefused(
-                f"{_shown(host)}:{port} is on this machine or in a private network, "
-                "where tools reach only what the configuration allows."
-            )
+            raise AddressRefused(self._refusal(host, port))
         return tuple(map(str, usable))
+
+    def _refusal(self, host: str, port: int) -> str:
+        place = f"[{_shown(host)}]:{port}" if ":" in host else f"{_shown(host)}:{port}"
+        return (
+            f"{place} is on this machine or in a private network, where tools reach only what the configuration allows: "
+            f'add reach: ["{place}"] to {self._source}.'
+        )
 
 
 def _literal(host: str) -> Address | None:

@@ -13,7 +13,10 @@ A parameter whose annotation is `Context` (context.py) gets the call's, and is n
 
 from __future__ import annotations
 
+import difflib
 import inspect
+import re
+import reprlib
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +41,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ToolOptions(TypedDict, total=False):
-    """What `@tool` takes. All but `trusted` are ToolSpec's; `trusted`: may run in the daemon, if its configuration agrees."""
+    """What `@tool` takes, each of which may be left out.
+
+    `name`: letters, digits, `_` and `-` (else the function's). `description`: what the model reads (else the docstring's).
+    `idempotent` (False): a call may be made twice; only then is a failed one tried again, `retries` (1) times.
+    `timeout_s` (30): seconds of one try. `concurrency` (8): calls at a time. `result_bytes` (8192): what the model reads.
+    `fresh_for_s` (None): seconds after which a result is too old to be used again. `approval` (False): a person must allow
+    each call. `examples` and `aliases`: questions that it answers and other names of it, by which it is found. `trusted`
+    (False): it may run in the daemon, if its configuration agrees.
+    """
 
     name: str
     description: str
@@ -139,11 +150,7 @@ def functions_of(module: ModuleType, only: str | None = None) -> dict[str, Funct
 def _made(code: FunctionType) -> Function:
     where = _place(code)
     doc = read_docstring(inspect.getdoc(code) or "")
-    given = {"name": code.__name__, "description": doc.summary, **getattr(code, _MARK)}
-    try:
-        options = msgspec.convert(given, _Checked)
-    except msgspec.ValidationError as error:
-        raise InvalidTool(f"{where}: @tool: {error}: correct it.") from error
+    options = _options({"name": code.__name__, "description": doc.summary, **getattr(code, _MARK)}, where)
     try:
         parameters, contexts = _parameters(code)
         told, defs = schemas(parameters)
@@ -163,6 +170,23 @@ def _made(code: FunctionType) -> Function:
     fields = {name: getattr(options, name) for name in _Checked.__struct_fields__ if name != "trusted"}
     spec = ToolSpec(**fields, parameters=schema | ({"$defs": defs} if defs else {}))
     return Function(spec, options.trusted, code, tuple(parameters), tuple(contexts))
+
+
+def _options(given: dict[str, Any], where: str) -> _Checked:
+    """Raises InvalidTool, with the option that is wrong."""
+    known = _Checked.__struct_fields__
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."
+            raise InvalidTool(f"{where}: @tool has no option {name!r}: {hint}")
+    try:
+        return msgspec.convert(given, _Checked)
+    except msgspec.ValidationError as error:
+        said, _, path = str(error).partition(" - at `$.")
+        name = re.split(r"\W", path, maxsplit=1)[0]
+        value = f"{name}={reprlib.repr(given[name])}: " if name in given else ""
+        raise InvalidTool(f"{where}: @tool: {value}{said[:1].lower()}{said[1:]}: correct it.") from error
 
 
 def _parameters(code: FunctionType) -> tuple[list[Parameter], list[str]]:

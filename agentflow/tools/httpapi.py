@@ -60,12 +60,17 @@ class HttpApi:
         self.left_out: Mapping[str, str] = {}
 
     @classmethod
-    async def open(cls, source: HttpSource, document: Mapping[str, Any], resolver: Resolver = resolve) -> HttpApi:
-        """`document`: the OpenAPI document, decoded. Reads the secrets; asks the server nothing. Raises InvalidTool."""
+    async def open(
+        cls, source: HttpSource, document: Mapping[str, Any], resolver: Resolver = resolve, *, name: str = "NAME"
+    ) -> HttpApi:
+        """`document`: the OpenAPI document, decoded; `name`: the API's in the configuration.
+
+        Reads the secrets; asks the server nothing. Raises InvalidTool.
+        """
         to = origin(source.url)
         if "?" in source.url or "#" in source.url:
             raise InvalidTool(f"{to}: the API's URL ends with its path: leave out what comes after `?` or `#`.")
-        addresses = Addresses(source.reach, resolver)
+        addresses = Addresses(source.reach, resolver, f"tools.http.{name}")
         secrets = await asyncio.to_thread(read_headers, source.headers)
         found = await asyncio.to_thread(read, document, source.operations, tuple(source.headers))
         context = await asyncio.to_thread(ssl.create_default_context)

@@ -84,7 +84,7 @@ class McpServers:
         return servers
 
     def on_change(self, told: Callable[[], None]) -> None:
-        """Have `told` called on the loop whenever `tools` are others than before."""
+        """Have `told` called on the loop when a server lists its tools first, and whenever they are others."""
         self._on_change = told
 
     def tools(self, taken: Collection[str] = ()) -> tuple[McpTool, ...]:
@@ -107,6 +107,11 @@ class McpServers:
     def problems(self) -> dict[str, str]:
         """Why servers are not connected now, by name."""
         return {name: server.problem for name, server in self._servers.items() if server.problem is not None}
+
+    @property
+    def all_listed(self) -> bool:
+        """Whether each server has listed its tools, now or before."""
+        return all(server.listed for server in self._servers.values())
 
     async def close(self) -> None:
         """End all; calls that run fail. Idempotent."""

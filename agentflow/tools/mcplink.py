@@ -104,9 +104,20 @@ async def _message(line: bytes) -> types.JSONRPCMessage | None:
     try:
         if len(line) <= _PARSED_INLINE:
             return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-        return await asyncio.to_thread(types.jsonrpc_message_adapter.validate_json, line, by_name=False)
+        return await asyncio.to_thread(_long_message, line)
     except (ValueError, RecursionError):
         return None
+
+
+def _long_message(line: bytes) -> types.JSONRPCMessage:
+    """What is long is a response: the adapter would parse it once for each kind of message, and the loop waits meanwhile.
+
+    Raises ValueError, RecursionError.
+    """
+    try:
+        return types.JSONRPCResponse.model_validate_json(line, by_name=False)
+    except ValueError:
+        return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
 
 
 def http_streams(url: str, http: httpx2.AsyncClient, most_bytes: int) -> Transport:

@@ -1,8 +1,8 @@
 """McpProcess: the process of an MCP server that speaks over its standard input and output.
 
-Begun in a thread of the servers' own, with which it would die, below a minder (minder.py), which ends as it does, after all
-that it started. So it is over when the minder has ended, which a descriptor of that tells. It is ended as the protocol has it:
-its input is closed, then it gets SIGTERM, then SIGKILL, each after a while.
+Begun in a thread of the servers' own, with which it would die, below a minder, which ends as it does, after all that it
+started (minded.py). It is ended as the protocol has it: its input is closed, then it gets SIGTERM, then SIGKILL, each after a
+while.
 
 Nothing here waits for it. What it does not read is kept up to a bound, and passing that is its fault, as is a line that is
 longer than a message may be. Of what it writes to standard error the end is kept.
@@ -18,32 +18,31 @@ import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from agentflow.tools.errors import ToolDied
-from agentflow.tools.minder import END
+from agentflow.tools.minded import GRACE_S, Minded
 
 _PROGRAM: Final = Path(__file__).with_name("mcplaunch.py")
 _BLOCK: Final = 1 << 16
 _TAIL: Final = 4096
+_SHOWN: Final = 500
+"""Characters of its last words that are told, of both their ends."""
 _POLITE_S: Final = 1.0
 """What it has to end, after its input was closed, and again after SIGTERM."""
-_GRACE_S: Final = 0.1
-_LAST_S: Final = 5.0
-"""What a minder has to end all, before it is killed itself."""
 
 
 class _Begun(NamedTuple):
-    process: subprocess.Popen[bytes]
+    process: Minded
     to: int
     output: int
     errors: int
 
     def discard(self) -> None:
         """End it, where nobody takes it on. Blocks for milliseconds."""
-        _signal(self.process, END)
-        self.process.wait()
+        self.process.discard()
         for descriptor in self[1:]:
             os.close(descriptor)
 
@@ -63,16 +62,14 @@ class _Tail(asyncio.Protocol):
 class McpProcess:
     """Made by `begin`; `end` it. `most_bytes`: of one line, and of what it has not read."""
 
-    def __init__(self, process: subprocess.Popen[bytes], most_bytes: int) -> None:
+    def __init__(self, process: Minded, most_bytes: int) -> None:
         self._process = process
         self._most_bytes = most_bytes
         self._tail = _Tail()
         self._output = asyncio.StreamReader(_BLOCK)
         self._transports: list[asyncio.BaseTransport] = []
         self._input: asyncio.WriteTransport | None = None
-        self._ended = asyncio.Event()
-        self._ending = os.pidfd_open(process.pid)
-        asyncio.get_running_loop().add_reader(self._ending, self._over)
+        process.watch(self._over)
 
     @classmethod
     async def begin(
@@ -118,8 +115,12 @@ class McpProcess:
 
     @property
     def last_words(self) -> str:
-        """The end of what it wrote to standard error. It may hold anything: for the log, and not for a model."""
-        return " ".join(self._tail.kept[-_TAIL:].decode("utf-8", "replace").split())[-300:]
+        """The end of what it wrote to standard error, without its middle where it is long.
+
+        It may hold anything: for the log, and not for a model.
+        """
+        words = " ".join(self._tail.kept[-_TAIL:].decode("utf-8", "replace").split())
+        return words if len(words) <= 2 * _SHOWN else f"{words[:_SHOWN]} ... {words[-_SHOWN:]}"
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
         """What it says, without line feeds, to its end. Raises ToolDied for a line that is too long."""
@@ -143,7 +144,7 @@ class McpProcess:
 
     def kill(self) -> None:
         """At once, with all that it started. `end` it still."""
-        _signal(self._process, END)
+        self._process.kill()
 
     async def end(self) -> None:
         """End it, as it likes it or not: it has ended when this returns. Cancelled, it is killed at once. Idempotent."""
@@ -162,12 +163,12 @@ class McpProcess:
             else:
                 self._input.close()
         draining = asyncio.get_running_loop().create_task(self._drain())
-        for number, after_s in ((signal.SIGTERM, _POLITE_S), (END, _POLITE_S), (signal.SIGKILL, _LAST_S)):
+        for urge in (partial(self._process.signal, signal.SIGTERM), self._process.kill):
             with suppress(TimeoutError):
-                async with asyncio.timeout(after_s):
-                    await self._ended.wait()
-            _signal(self._process, number)
-        await self._ended.wait()
+                async with asyncio.timeout(_POLITE_S):
+                    await self._process.wait()
+            urge()
+        await self._process.wait()
         draining.cancel()
         await asyncio.wait([draining])
         self._close()
@@ -182,15 +183,8 @@ class McpProcess:
                 await asyncio.sleep(0)
 
     def _over(self) -> None:
-        """The process has ended, and is still to be reaped."""
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._ending)
-        os.close(self._ending)
-        self._process.wait()  # it has ended: this does not block
-        self._ended.set()
-        loop.call_later(
-            _GRACE_S, self._close
-        )  # its last words may be in the pipe; and who took the pipe along never closes it
+        # Its last words may be in the pipe; and who took the pipe along never closes it.
+        asyncio.get_running_loop().call_later(GRACE_S, self._close)
 
     def _close(self) -> None:
         for transport in self._transports:
@@ -214,11 +208,4 @@ def _begin(command: tuple[str, ...], folder: str | None, environment: dict[str, 
     descriptors = [os.dup(each.fileno()) for each in (process.stdin, process.stdout, process.stderr)]
     for each in (process.stdin, process.stdout, process.stderr):
         each.close()
-    return _Begun(process, *descriptors)
-
-
-def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    """Does nothing where it has been reaped: its number may be another's."""
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, number)
+    return _Begun(Minded(process), *descriptors)

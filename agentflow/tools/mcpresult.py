@@ -20,6 +20,8 @@ from agentflow.tools.secrets import Secrets
 from agentflow.tools.tool import Attachment, ToolOutput
 
 FILES: Final = 16
+_PART: Final = 1 << 18
+"""Characters of base64 that are decoded at a time, a multiple of 4: meanwhile the loop waits, in whatever thread it is."""
 _BINARY: Final = "application/octet-stream"
 _MEDIA_TYPE: Final = re.compile(r"[a-zA-Z0-9!#$&^_.+-]{1,64}/[a-zA-Z0-9!#$&^_.+-]{1,64}")
 
@@ -34,13 +36,12 @@ class _Encoded(NamedTuple):
 async def output(result: types.CallToolResult, secrets: Secrets) -> ToolOutput:
     """Raises ToolFailed where it cannot be read."""
     texts, files = _parts(result)
-    text = "\n".join(texts)
-    if not text.strip() and result.structured_content is not None:
-        text = msgspec.json.encode(result.structured_content).decode()
+    if not "".join(texts).strip() and result.structured_content is not None:
+        texts = [msgspec.json.encode(result.structured_content).decode()]
     attached = await asyncio.to_thread(_decoded, files[:FILES]) if files else ()
     if len(files) > FILES:
-        text += f"\n[{len(files) - FILES} more files: left out]"
-    return ToolOutput(secrets.hide(text), result.is_error, attached)
+        texts.append(f"[{len(files) - FILES} more files: left out]")
+    return ToolOutput(secrets.hide("\n".join(texts)), result.is_error, attached)
 
 
 def _parts(result: types.CallToolResult) -> tuple[list[str], list[_Encoded]]:
@@ -61,8 +62,11 @@ def _parts(result: types.CallToolResult) -> tuple[list[str], list[_Encoded]]:
 
 
 def _link(link: types.ResourceLink) -> str:
-    said = [str(link.uri), link.mime_type, None if link.size is None else f"{link.size:,} bytes", link.description]
-    return f"[{link.title or link.name}: {', '.join(filter(None, said))}]"
+    """In one line, without characters that are not written: it is the server's to say what, and ours to say how."""
+    size = None if link.size is None or link.size < 0 else f"{link.size:,} bytes"
+    said = [str(link.uri), link.mime_type, size, link.description]
+    text = f"[{link.title or link.name}: {', '.join(filter(None, said))}]"
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
 def _decoded(files: list[_Encoded]) -> tuple[Attachment, ...]:
@@ -71,7 +75,15 @@ def _decoded(files: list[_Encoded]) -> tuple[Attachment, ...]:
     for file in files:
         media_type = file.media_type if _MEDIA_TYPE.fullmatch(file.media_type) else _BINARY
         try:
-            decoded.append(Attachment(base64.b64decode(file.data, validate=True), media_type))
+            decoded.append(Attachment(_bytes(file.data), media_type))
         except (binascii.Error, ValueError) as error:
             raise ToolFailed(f"The tool gave a file ({media_type}) that is no base64.") from error
     return tuple(decoded)
+
+
+def _bytes(data: str) -> bytes:
+    """Raises ValueError for what is no base64."""
+    parts = [data[start : start + _PART] for start in range(0, len(data), _PART)]
+    if any(part.endswith("=") for part in parts[:-1]):
+        raise ValueError("it ends before its end")
+    return b"".join(base64.b64decode(part, validate=True) for part in parts)

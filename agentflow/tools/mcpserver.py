@@ -85,6 +85,10 @@ class Way(Protocol):
     def secrets(self) -> Secrets:
         """Those of the last connection."""
 
+    @property
+    def last_words(self) -> str:
+        """What it said last of what is wrong, in the last connection that has ended: for the log alone. May be empty."""
+
 
 class _Link:
     """A connection that is usable. `events`: what the owner is to look at."""
@@ -109,11 +113,13 @@ class _Link:
 
 
 class McpServer:
-    """Called `name` in messages. `on_change` is called on the loop when its tools are others than before."""
+    """Called `name` in messages. `on_change` is called on the loop when its tools are listed first, and when they are others."""
 
     def __init__(self, name: str, way: Way, on_change: Callable[[], None]) -> None:
         self.name = name
         self.tools: tuple[RemoteTool, ...] = ()
+        self.listed = False
+        """Whether it has listed its tools, now or before."""
         self.problem: str | None = None
         """Why there is no connection; None where there is one."""
         self._way = way
@@ -133,7 +139,8 @@ class McpServer:
                     await self._connection()
                 except Exception as error:  # noqa: BLE001 - whatever a server makes of the SDK ends this connection alone
                     self.problem = _reason(error)
-                _log.warning("an MCP server is not connected: %s", self.problem, extra={"server": self.name})
+                words = {"last_words": self._way.last_words} if self._way.last_words else {}
+                _log.warning("an MCP server is not connected: %s", self.problem, extra={"server": self.name} | words)
                 failures = 0 if time.monotonic() - began >= _LASTED_S else failures + 1
                 pause_s = min(_LONGEST_PAUSE_S, _PAUSE_S * 2 ** min(failures, 16) / 2) * random.uniform(0.5, 1.0)  # noqa: S311
                 self._next_at = time.monotonic() + pause_s
@@ -255,8 +262,8 @@ class McpServer:
         """Raises MCPError, ToolFailed, ValueError."""
         listed = await _listed(client)
         tools = await asyncio.to_thread(_usable, self.name, listed)
-        if tools != self.tools:
-            self.tools = tools
+        if tools != self.tools or not self.listed:
+            self.tools, self.listed = tools, True
             self._on_change()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -19,7 +20,12 @@ class McpSource(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         tuple[str, ...],
         Meta(description="Program and its arguments, of a server that speaks over standard input and output."),
     ] = ()
-    folder: Annotated[str | None, Meta(description="Working folder of the program. Default: /.")] = None
+    folder: Annotated[
+        str | None,
+        Meta(
+            description="Working folder of the program. Default: that of the configuration's file; / where there is none."
+        ),
+    ] = None
     environment: Annotated[
         tuple[str, ...],
         Meta(description="Environment variables that the program may read, besides PATH, HOME, LANG and TZ."),
@@ -63,3 +69,9 @@ class McpSource(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Approval,
         Meta(description="Whether a person must allow calls: never, writes (of tools not said to read only), always."),
     ] = "never"
+
+    @property
+    def program(self) -> str:
+        """What is run, as it is found from any folder: a path that is relative counts from the working folder."""
+        program = self.command[0]
+        return os.path.join(self.folder or "/", program) if "/" in program else program  # noqa: PTH118 - links stay

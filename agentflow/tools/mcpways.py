@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import shutil
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -23,7 +22,6 @@ from agentflow.tools.secrets import Secrets, read_headers, read_variables
 ALWAYS: Final = ("PATH", "HOME", "LANG", "TZ")
 """What a server's process has of the daemon's environment whatever the configuration says."""
 _SILENCE_S: Final = 300.0
-_log = logging.getLogger(__name__)
 
 
 def way(name: str, source: McpSource, environment: Mapping[str, str], thread: Executor, resolver: Resolver) -> Way:
@@ -31,18 +29,18 @@ def way(name: str, source: McpSource, environment: Mapping[str, str], thread: Ex
     if bool(source.command) == (source.url is not None):
         raise InvalidTool(f"The MCP server {name} needs either a command or a url.")
     if source.url is not None:
-        return ByHttp(name, source, origin(source.url), Addresses(source.reach, resolver))
+        return ByHttp(name, source, origin(source.url), Addresses(source.reach, resolver, f"tools.mcp.{name}"))
     allowed = {key: environment[key] for key in (*ALWAYS, *source.environment) if key in environment}
-    return ByProcess(name, source, allowed, thread)
+    return ByProcess(source, allowed, thread)
 
 
 class ByProcess:
     """Standard input and output of a program."""
 
-    def __init__(self, name: str, source: McpSource, environment: Mapping[str, str], thread: Executor) -> None:
+    def __init__(self, source: McpSource, environment: Mapping[str, str], thread: Executor) -> None:
         self.start_timeout_s = source.start_timeout_s
         self.secrets = Secrets({}, ())
-        self._name = name
+        self.last_words = ""
         self._source = source
         self._environment = dict(environment)
         self._thread = thread
@@ -54,9 +52,10 @@ class ByProcess:
     @asynccontextmanager
     async def _opened(self, on_end: Callable[[str], None]) -> AsyncGenerator[Streams, None]:
         source = self._source
+        self.last_words = ""
         self.secrets = await asyncio.to_thread(read_variables, source.variables)
         environment = self._environment | self.secrets.values()
-        if await asyncio.to_thread(shutil.which, source.command[0], path=environment.get("PATH")) is None:
+        if await asyncio.to_thread(shutil.which, source.program, path=environment.get("PATH")) is None:
             raise InvalidTool(f"there is no program {source.command[0]!r}: install it, or correct `command`")
         try:
             process = await McpProcess.begin(
@@ -68,8 +67,7 @@ class ByProcess:
             async with process_streams(process, on_end) as streams:
                 yield streams
         finally:
-            if words := self.secrets.hide(process.last_words):
-                _log.info("an MCP server's last words: %s", words, extra={"server": self._name})
+            self.last_words = self.secrets.hide(process.last_words)
 
 
 class ByHttp:
@@ -78,6 +76,7 @@ class ByHttp:
     def __init__(self, name: str, source: McpSource, to: Origin, addresses: Addresses) -> None:
         self.start_timeout_s = source.start_timeout_s
         self.secrets = Secrets({}, ())
+        self.last_words = ""
         self._name = name
         self._source = source
         self._to = to

@@ -32,6 +32,8 @@ _RESERVED: Final = frozenset(
 )
 """Headers that a model does not write."""
 _DROPPED: Final = frozenset({"discriminator", "xml", "externalDocs", "example", "examples", "deprecated"})
+_FROM_USER: Final = "x-from-user"
+"""Where a text's words come from: the one extension that agents know."""
 _BY_NAME: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 """Keywords whose keys are names, and not keywords."""
 _DATA: Final = ("enum", "const", "default", "required")
@@ -294,7 +296,7 @@ class _Reader:
 
 
 def _kept(key: str) -> bool:
-    return not key.startswith("x-") and key not in _DROPPED
+    return (key == _FROM_USER or not key.startswith("x-")) and key not in _DROPPED
 
 
 def _is_read_only(part: Any) -> bool:

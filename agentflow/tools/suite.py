@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,7 @@ class ToolSuite:
         self._opened: list[PythonTools | HttpApi] = []
         self._servers: McpServers | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._on_listed: Callable[[], None] | None = None
 
     @classmethod
     async def open(
@@ -67,8 +68,12 @@ class ToolSuite:
             raise
         return suite
 
-    def connect(self, group: asyncio.TaskGroup) -> None:
-        """Begin to reach the MCP servers, in tasks of `group`; returns at once."""
+    def connect(self, group: asyncio.TaskGroup, on_listed: Callable[[], None] | None = None) -> None:
+        """Begin to reach the MCP servers, in tasks of `group`; returns at once.
+
+        `on_listed` is called on the loop, once, when every server has listed its tools; never where there is none.
+        """
+        self._on_listed = on_listed
         if self._config.mcp:
             self._connecting = group.create_task(self._connect(group))
 
@@ -118,7 +123,7 @@ class ToolSuite:
         from agentflow.tools.httpapi import HttpApi
 
         try:
-            api = await HttpApi.open(source, document)
+            api = await HttpApi.open(source, document, name=name)
         except ToolError as error:
             raise InvalidTool(f"tools.http.{name}: {error}") from error
         self._opened.append(api)
@@ -152,6 +157,10 @@ class ToolSuite:
             self.toolbox.renew((*self._fixed, *self._servers.tools(taken)))
         except ToolError as error:  # what a server calls a tool may be none; the others stay as they were
             _log.error("an MCP server offers what is no tool", extra={"why": str(error)})
+            return
+        if self._on_listed is not None and self._servers.all_listed:
+            told, self._on_listed = self._on_listed, None
+            told()
 
 
 def _import_mcp() -> type[McpServers]:

@@ -41,11 +41,14 @@ async def survey(config: ToolsConfig, environment: Mapping[str, str], documents:
     looks: dict[str, Coroutine[Any, Any, tuple[Tool, ...]]] = {
         **{f"tools.python.{name}": _python(source, environment) for name, source in sources.items()},
         **{
-            f"tools.http.{name}": _http(source, documents[name])
+            f"tools.http.{name}": _http(name, source, documents[name])
             for name, source in config.http.items()
             if name in documents
         },
-        **{f"tools.mcp.{name}": asyncio.to_thread(_mcp, source, environment) for name, source in config.mcp.items()},
+        **{
+            f"tools.mcp.{name}": asyncio.to_thread(_mcp, name, source, environment)
+            for name, source in config.mcp.items()
+        },
     }
     tools: list[Tool] = []
     problems: list[str] = []
@@ -67,15 +70,17 @@ async def _python(source: PythonSource, environment: Mapping[str, str]) -> tuple
         await workers.close()
 
 
-async def _http(source: HttpSource, document: Mapping[str, Any]) -> tuple[Tool, ...]:
+async def _http(name: str, source: HttpSource, document: Mapping[str, Any]) -> tuple[Tool, ...]:
+    from agentflow.tools.http import resolve
     from agentflow.tools.httpapi import HttpApi
 
     api = await HttpApi.open(source, document)
     await api.close()
+    Addresses(source.reach, resolve, f"tools.http.{name}").check(origin(source.url))
     return api.tools
 
 
-def _mcp(source: McpSource, environment: Mapping[str, str]) -> tuple[Tool, ...]:
+def _mcp(name: str, source: McpSource, environment: Mapping[str, str]) -> tuple[Tool, ...]:
     """Blocks. Raises InvalidTool."""
     if importlib.util.find_spec("mcp") is None:
         raise InvalidTool("the MCP SDK is not there: install ACU with all of its requirements.")
@@ -84,13 +89,12 @@ def _mcp(source: McpSource, environment: Mapping[str, str]) -> tuple[Tool, ...]:
     if source.url is not None:
         from agentflow.tools.http import resolve
 
-        origin(source.url)
-        Addresses(source.reach, resolve)
+        Addresses(source.reach, resolve, f"tools.mcp.{name}").check(origin(source.url))
         read_headers(source.headers)
         return ()
     allowed = {key: environment[key] for key in (*ALWAYS, *source.environment) if key in environment}
     path = (allowed | read_variables(source.variables).values()).get("PATH")
-    if shutil.which(source.command[0], path=path) is None:
+    if shutil.which(source.program, path=path) is None:
         raise InvalidTool(f"there is no program {source.command[0]!r} on the PATH: install it, or correct `command`.")
     if source.folder is not None and not Path(source.folder).is_dir():
         raise InvalidTool(f"its folder {source.folder} is not there.")

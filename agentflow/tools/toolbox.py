@@ -132,9 +132,15 @@ class Toolbox:
         for name in names:
             if self.changing and name not in self._places and not name.endswith("*"):
                 continue
-            matching = [key for key in self._places if key.startswith(name[:-1])] if name.endswith("*") else [name]
-            found |= {key: self._place(key).tool.spec for key in matching}
+            found |= {key: self._place(key).tool.spec for key in self._matching(name)}
         return tuple(found.values())
+
+    def missing(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of the names that stand for no tool that is there now, whether tools come and go or not."""
+        return tuple(name for name in names if not any(key in self._places for key in self._matching(name)))
+
+    def _matching(self, name: str) -> list[str]:
+        return [key for key in self._places if key.startswith(name[:-1])] if name.endswith("*") else [name]
 
     def offered(self, names: Iterable[str]) -> tuple[messages.Tool, ...]:
         """As `specs`, for a model's prompt."""

@@ -3,9 +3,9 @@
 Begun in the pool's own thread and not on the loop, for the two reasons that extraction.py gives: a fork would stop the loop,
 and the kernel ties the child to the thread that started it.
 
-The process that is begun becomes the worker's minder (minder.py), and ends as the worker does, after all that the worker
-started. So it is over when the minder has ended, which a descriptor of it tells (the socket's end would not: a process that a
-tool forked may hold that).
+The process that is begun becomes the worker's minder, and ends as the worker does, after all that the worker started
+(minded.py). So it is over when the minder has ended (the socket's end would not tell: a process that a tool forked may hold
+that).
 
 What it prints is read as it comes, so that it never waits for us, and all but the last OUTPUT_KEPT bytes are dropped.
 """
@@ -28,14 +28,11 @@ from typing import Final, NamedTuple
 
 from agentflow.tools import wire
 from agentflow.tools.errors import ToolDied
-from agentflow.tools.minder import END
+from agentflow.tools.minded import GRACE_S, Minded
 from agentflow.tools.wire import Reply, Request, WireError
 
 OUTPUT_KEPT: Final = 64 << 10
 _PROGRAM: Final = Path(__file__).with_name("worker.py")
-_GRACE_S: Final = 0.1
-_LAST_S: Final = 5.0
-"""What a minder has to end all, before it is killed itself."""
 _DRAINED: Final = 64 << 10
 """Bytes of a frame that are sent without waiting for the worker to read them."""
 _SHOWN: Final = 300  # characters of its last words in a message
@@ -43,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Begun(NamedTuple):
-    process: subprocess.Popen[bytes]
+    process: Minded
     connection: socket.socket
     output: int
 
@@ -67,28 +64,24 @@ class _Output(asyncio.Protocol):
 
 @dataclass(slots=True)
 class _Lines:
-    """What leads to the process: the frames' two directions, its output, and the descriptor that tells its end."""
+    """What leads to the process: the frames' two directions, and its output."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     output: _Output
     output_transport: asyncio.BaseTransport
-    ending: int
 
 
 class WorkerProcess:
     """Made by `begin`. `on_end` is called on the loop, once, when the process has been reaped."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], lines: _Lines, on_end: Callable[[WorkerProcess], None]
-    ) -> None:
+    def __init__(self, process: Minded, lines: _Lines, on_end: Callable[[WorkerProcess], None]) -> None:
         self._process = process
         self._lines = lines
         self._on_end = on_end
         self._killed = False
         self._asking = False
-        self._ended = asyncio.Event()
-        asyncio.get_running_loop().add_reader(lines.ending, self._end)
+        process.watch(self._end)
 
     @classmethod
     async def begin(
@@ -106,21 +99,21 @@ class WorkerProcess:
             await asyncio.wait([beginning])
             if beginning.exception() is None:
                 begun = beginning.result()
-                _discard(begun.process)
+                begun.process.discard()
                 begun.connection.close()
                 os.close(begun.output)
             raise
         with ExitStack() as undo:
-            undo.callback(_discard, begun.process)
+            undo.callback(begun.process.discard)
             pipe = undo.enter_context(os.fdopen(begun.output, "rb", 0))
             undo.callback(begun.connection.close)
             reader, writer = await asyncio.open_unix_connection(sock=begun.connection, limit=wire.FRAME_MAX)
             undo.callback(writer.transport.abort)
             transport, output = await loop.connect_read_pipe(_Output, pipe)
             undo.callback(transport.close)
-            lines = _Lines(reader, writer, output, transport, os.pidfd_open(begun.process.pid))
+            worker = cls(begun.process, _Lines(reader, writer, output, transport), on_end)
             undo.pop_all()
-        return cls(begun.process, lines, on_end)
+        return worker
 
     @property
     def pid(self) -> int:
@@ -130,13 +123,13 @@ class WorkerProcess:
     @property
     def killed_by(self) -> int | None:
         """The signal that ended it, where that was none of ours."""
-        code = self._process.returncode
+        code = self._process.code
         return -code if code is not None and code < 0 and not self._killed else None
 
     @property
     def alive(self) -> bool:
         """Neither ended nor told to."""
-        return not self._killed and not self._ended.is_set()
+        return not self._killed and not self._process.ended
 
     async def ask(self, request: bytes | Request) -> Reply:
         """Send a frame, and wait for the answer; one at a time. Raises ToolDied, and WireError for what cannot be sent.
@@ -172,31 +165,24 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """End it, and all that it started. Idempotent; `end` waits until nothing of it is left."""
-        if not self._killed and not self._ended.is_set():
+        if self.alive:
             self._killed = True
-            _signal(self._process, END)
-            asyncio.get_running_loop().call_later(_LAST_S, _signal, self._process, signal.SIGKILL)
+            self._process.kill()
 
     async def end(self) -> None:
         """Kill it, and wait for its end: milliseconds."""
-        if self._process.returncode is None:
+        if not self._process.ended:
             # It may be ending by itself (its socket has ended), and then the reason should be its own, not our kill.
             with suppress(TimeoutError):
-                async with asyncio.timeout(0.0 if self._killed else _GRACE_S):
-                    await self._ended.wait()
+                async with asyncio.timeout(0.0 if self._killed else GRACE_S):
+                    await self._process.wait()
         self.kill()
-        await self._ended.wait()
+        await self._process.wait()
         self._close()
 
     def _end(self) -> None:
-        """The process has ended, and is still to be reaped."""
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._lines.ending)
-        os.close(self._lines.ending)
-        self._process.wait()  # it has ended: this does not block
-        self._ended.set()
         if self._asking:  # what it said last may lie in the socket still; and who took the socket along never ends it
-            loop.call_later(_GRACE_S, self._close)
+            asyncio.get_running_loop().call_later(GRACE_S, self._close)
         else:
             self._close()
         self._on_end(self)
@@ -206,7 +192,7 @@ class WorkerProcess:
         self._lines.output_transport.close()
 
     def _how(self) -> str:
-        code = self._process.returncode
+        code = self._process.code
         if self._killed:
             return "closed its socket"
         if code is None or code >= 0:
@@ -236,20 +222,7 @@ def _begin(environment: Mapping[str, str]) -> _Begun:
         os.close(read)
         raise
     ours.setblocking(False)
-    return _Begun(process, ours, read)
-
-
-def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    """Does nothing where it has been reaped: its number may be another's."""
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, number)
-
-
-def _discard(process: subprocess.Popen[bytes]) -> None:
-    """End a process that nobody takes on. Blocks for milliseconds."""
-    _signal(process, END)
-    process.wait()
+    return _Begun(Minded(process), ours, read)
 
 
 def _signal_name(number: int) -> str:

@@ -6,6 +6,8 @@ call took too long, or was cancelled) or that died is replaced up to `source.war
 start fails, so do all calls that wait, with its reason: the module is at fault, and the next call tries again. Where the process
 was killed over it the module need not be at fault: the reason says that, and that another try may help.
 
+What a function starts and leaves running when it returns goes on beside the worker, which is used again, and ends with it.
+
 All state belongs to the event loop. Processes are begun by one thread of the pool's own, with which they would die.
 `close` ends all of them; so does the kernel when the daemon is killed.
 """

@@ -34,6 +34,28 @@ def test_relative_paths_count_from_the_files_folder_and_tilde_is_the_home(
     assert config.data_plane.cold.credentials_file == "/home/somebody/credentials"
 
 
+def test_a_server_s_program_runs_in_the_files_folder_unless_the_file_names_one(tmp_path: Path) -> None:
+    (tmp_path / "acu").mkdir()
+    file = write(
+        tmp_path / "acu" / "acu.yaml",
+        """\
+        tools:
+          mcp:
+            plain: {command: [python, server.py]}
+            above: {command: [python, server.py], folder: ..}
+            root: {command: [python, server.py], folder: null}
+            far: {url: "https://mcp.test/"}
+        """,
+    )
+    found = {name: source.folder for name, source in load({}, file=file).config.tools.mcp.items()}
+    assert found == {"plain": str(tmp_path / "acu"), "above": str(tmp_path), "root": None, "far": None}
+
+
+@pytest.mark.parametrize("tools", ["5", "{mcp: 5}", "{mcp: {notes: 5}}", "{mcp: {notes: {command: 5}}}"])
+def test_servers_that_are_none_are_told_as_such(tmp_path: Path, tools: str) -> None:
+    assert "expected" in problems(tmp_path, f"tools: {tools}")[0]
+
+
 def test_the_socket_lies_in_the_runtime_folder_of_the_user_then_of_the_service_then_in_tmp(tmp_path: Path) -> None:
     assert default_socket({"XDG_RUNTIME_DIR": str(tmp_path)}) == tmp_path / "acu" / "acu.sock"
     service = {"XDG_RUNTIME_DIR": str(tmp_path / "none"), "RUNTIME_DIRECTORY": "/run/acu:/run/other"}

@@ -85,6 +85,29 @@ async def test_a_name_inside_is_refused_unless_it_is_allowed_by_its_name_and_por
             await addresses.checked(host, port)
 
 
+async def test_a_refusal_says_what_would_allow_it() -> None:
+    told = r'where tools reach only what the configuration allows: add reach: \["{}"\] to tools\.http\.stock\.'
+    addresses = Addresses(["127.0.0.1:81", "localhost:81"], never, "tools.http.stock")
+    with pytest.raises(AddressRefused, match=told.format(r"127\.0\.0\.1:80")):
+        await addresses.checked("127.0.0.1", 80)
+    for url, written in (
+        ("http://127.0.0.1/x", r"127\.0\.0\.1:80"),
+        ("http://[::1]:8080", r"\[::1\]:8080"),
+        ("https://LOCALHOST", "localhost:443"),
+        ("http://a.localhost.:1", r"a\.localhost\.:1"),
+    ):
+        with pytest.raises(InvalidTool, match=told.format(written)):
+            addresses.check(origin(url))
+    for url in (
+        "http://127.0.0.1:81",
+        "http://localhost.:81",
+        "http://8.8.8.8",
+        "http://any.test",
+        "http://nolocalhost",
+    ):
+        addresses.check(origin(url))
+
+
 async def test_a_name_without_an_address_may_have_one_later() -> None:
     async def resolve(host: str, port: int) -> Sequence[str]:
         raise OSError("unknown")

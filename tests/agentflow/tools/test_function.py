@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -176,13 +177,28 @@ def test_what_cannot_be_told_to_a_model_is_refused_with_its_place(function: Any,
         only(tool(function))
 
 
-@pytest.mark.parametrize(
-    "options", [{"name": "no spaces"}, {"timeout_s": 0}, {"retries": -1}, {"examples": "text"}, {"colour": "red"}]
-)
+@pytest.mark.parametrize("options", [{"name": "no spaces"}, {"timeout_s": 0}, {"retries": -1}, {"examples": "text"}])
 def test_options_out_of_bounds_are_refused_with_the_place(options: dict[str, Any]) -> None:
     def function() -> None: ...
 
     with pytest.raises(InvalidTool, match=r"line \d+, function: @tool: .*: correct it"):
+        only(tool(**options)(function))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"aproval": True}, "@tool has no option 'aproval': did you mean approval?"),
+        ({"colour": "red"}, "@tool has no option 'colour': there are name, description, idempotent, "),
+        ({"approval": "sometimes"}, "@tool: approval='sometimes': expected `bool`, got `str`: correct it."),
+        ({"timeout_s": 0}, "@tool: timeout_s=0: expected `float` > 0.0: correct it."),
+        ({"aliases": ["a", 2]}, "@tool: aliases=['a', 2]: expected `str`, got `int`: correct it."),
+    ],
+)
+def test_an_option_that_is_wrong_is_told_by_its_name(options: dict[str, Any], told: str) -> None:
+    def function() -> None: ...
+
+    with pytest.raises(InvalidTool, match=re.escape(told)):
         only(tool(**options)(function))
 
 

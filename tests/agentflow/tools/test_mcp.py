@@ -260,6 +260,19 @@ async def test_a_source_is_either_a_program_or_an_address() -> None:
                 await McpServers.open({"wrong": source}, {}, group)
 
 
+async def test_a_server_that_ends_is_warned_of_with_its_last_words_which_no_model_sees(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "key").write_text("k3y-0f-k1ngs")
+    key: dict[str, str | SecretFile] = {"KEY": SecretFile(str(tmp_path / "key"))}
+    source = McpSource(command=("sh", "-c", "echo no $KEY in $PWD >&2"), folder=str(tmp_path), variables=key)
+    async with running({"gone": source}) as servers:
+        assert servers.problems == {"gone": "it ended"}
+        record = next(record for record in caplog.records if record.levelname == "WARNING")
+        assert record.message == "an MCP server is not connected: it ended"
+        assert vars(record)["last_words"] == f"no [secret] in {tmp_path}"
+
+
 # Ends
 
 

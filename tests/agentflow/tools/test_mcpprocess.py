@@ -105,3 +105,14 @@ async def test_what_cannot_be_started_is_an_error(thread: ThreadPoolExecutor) ->
     assert [line async for line in process.lines()] == []
     await process.end()
     assert process.last_words == "/no/such/program: No such file or directory"
+
+
+async def test_of_long_last_words_both_ends_are_told(thread: ThreadPoolExecutor) -> None:
+    words = " ".join(f"word{number:03}" for number in range(300))
+    process = await begin(thread, "sh", "-c", f"echo {words} >&2")
+    assert [line async for line in process.lines()] == []
+    await process.end()
+    assert process.last_words.startswith("word000 word001 ")
+    assert process.last_words.endswith(" word298 word299")
+    assert " ... " in process.last_words
+    assert len(process.last_words) == 1005

@@ -37,6 +37,8 @@ async def test_a_link_says_what_it_leads_to() -> None:
     link = {"type": "resource_link", "name": "n1", "title": "Notes", "uri": "file:///notes", "mimeType": "text/plain"}
     told = await given(link | {"size": 12345, "description": "What was said."})
     assert told == ToolOutput("[Notes: file:///notes, text/plain, 12,345 bytes, What was said.]")
+    told = await given(link | {"title": "\x1b[2JNo\u202etes\r", "size": -5, "description": "One\n\x00two."})
+    assert told == ToolOutput("[ [2JNo tes : file:///notes, text/plain, One two.]")
 
 
 async def test_structured_content_is_given_where_there_is_no_text() -> None:
@@ -67,6 +69,16 @@ async def test_several_files_are_attached_in_their_order_and_not_too_many() -> N
     )
     flood = await given(TEXT, *[IMAGE] * 20)
     assert (flood.content, len(flood.attached)) == ("here\n[4 more files: left out]", 16)
+    assert (await given(*[IMAGE] * 17)).content == "[1 more files: left out]"
+
+
+async def test_a_large_file_is_decoded_in_parts_and_is_whole() -> None:
+    data = bytes(range(256)) * 3000
+    text = base64.b64encode(data).decode()
+    assert await given(IMAGE | {"data": text}) == ToolOutput("", attached=(Attachment(data, "image/png"),))
+    for wrong in (text[:262143] + "=" + text[262144:], text[:-1], text[:300_000] + "!" + text[300_001:]):
+        with pytest.raises(ToolFailed, match="no base64"):
+            await given(IMAGE | {"data": wrong})
 
 
 async def test_a_file_that_is_no_base64_fails_the_call() -> None:

@@ -108,6 +108,13 @@ def test_names_that_are_keywords_elsewhere_stay() -> None:
     assert set(only(body(schema)).schema["properties"]) == {"example", "x-y", "$ref"}
 
 
+def test_the_extension_that_says_where_words_come_from_stays_and_others_go() -> None:
+    item = {"type": "string", "x-from-user": "words", "x-internal": 1}
+    parameters = [{"name": "item", "in": "path", "required": True, "schema": item}]
+    operation = only({"parameters": parameters}, path="/stock/{item}", method="get")
+    assert operation.schema["properties"]["item"] == {"type": "string", "x-from-user": "words"}
+
+
 def test_a_reference_into_itself_is_cut() -> None:
     tree = {"type": "object", "properties": {"up": {"$ref": "#/components/schemas/Tree"}, "n": {"type": "integer"}}}
     operation = only(body({"$ref": "#/components/schemas/Tree"}), schemas={"Tree": tree})

@@ -71,6 +71,7 @@ async def test_a_module_that_gives_no_tools_is_told(tmp_path: Path, module: str 
         (HttpSource(document="d", url="ftp://shop.test"), "http:// or https://"),
         (HttpSource(document="d", url=URL, headers={"authorization": SecretFile("/nowhere/key")}), "/nowhere/key"),
         (HttpSource(document="d", url=URL, reach=("no port",)), "no port"),
+        (HttpSource(document="d", url="http://127.0.0.1:18485"), 'add reach: ["127.0.0.1:18485"] to tools.http.shop.'),
     ],
 )
 async def test_an_api_that_cannot_be_called_is_told(source: HttpSource, told: str) -> None:
@@ -89,6 +90,8 @@ async def test_an_api_that_cannot_be_called_is_told(source: HttpSource, told: st
         (McpSource(command=("sh",), folder="/nowhere"), "/nowhere"),
         (McpSource(url="https://mcp.test/", headers={"key": SecretFile("/nowhere/key")}), "/nowhere/key"),
         (McpSource(url="mcp.test"), "http:// or https://"),
+        (McpSource(url="http://localhost/"), 'add reach: ["localhost:80"] to tools.mcp.notes.'),
+        (McpSource(command=("./sh",), folder="/etc"), "'./sh'"),
         (McpSource(), "either a command or a url"),
         (McpSource(command=("sh",), url="https://mcp.test/"), "either a command or a url"),
     ],
@@ -98,6 +101,13 @@ async def test_a_server_that_cannot_be_reached_is_told(source: McpSource, told: 
     (problem,) = (await survey(config, ENVIRONMENT, {})).problems
     assert problem.startswith("tools.mcp.notes: ")
     assert told in problem
+
+
+async def test_a_program_with_a_relative_path_is_looked_for_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "server").write_text("#!/bin/sh\n")
+    (tmp_path / "server").chmod(0o700)
+    config = ToolsConfig(mcp={"notes": McpSource(command=("./server",), folder=str(tmp_path))}, installed=False)
+    assert (await survey(config, ENVIRONMENT, {})).problems == ()
 
 
 async def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
