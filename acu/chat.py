@@ -1,10 +1,11 @@
-"""A conversation over the chat completions API: its messages, and streaming one answer."""
+"""A conversation over the chat completions API: its messages, streaming one answer, and the word that a call waits for."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 from msgspec import Struct
 
@@ -12,6 +13,7 @@ from acu.client import Client
 from acu.errors import ApiError, UnknownAnswer
 
 PATH = "/v1/chat/completions"
+RUNS_PATH = "/acu/v1/runs"
 AGENT = "agent/"  # what a model's name begins with that is an agent's
 SHOWN = 200  # characters of a tool's arguments or result
 MAX_TOKENS = 1024  # a small model may repeat itself until its context ends, which takes minutes
@@ -70,11 +72,13 @@ class Conversation:
 class Printer:
     """Writes an answer to standard output as it comes, and keeps it. Ends the line, also of a broken answer.
 
-    `tell` says what is not part of the answer: what an agent's tools do.
+    `tell` says what is not part of the answer: what an agent's tools do. `confirm` asks a person; it returns None where nobody
+    is there.
     """
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, tell: Callable[[str], None], confirm: Callable[[str], bool | None]) -> None:
         self.text = ""
+        self.confirm = confirm
         self._tell = tell
         self._in_line = False
 
@@ -89,11 +93,15 @@ class Printer:
 
     def beside(self, text: str) -> None:
         """Something beside the answer. On a terminal it has a line of its own; elsewhere the answer stays as it is."""
+        self.break_line()
+        self._tell(text)
+
+    def break_line(self) -> None:
+        """On a terminal, what is not the answer's begins a new line."""
         if self._in_line and sys.stdout.isatty():
             sys.stdout.write("\n")
             sys.stdout.flush()
             self._in_line = False
-        self._tell(text)
 
     def end(self) -> None:
         """The answer is over."""
@@ -149,7 +157,7 @@ def stream(client: Client, body: dict[str, Any], printer: Printer) -> str:
         try:
             for event in response.events():
                 if "acu" in event:
-                    printer.beside(activity_of(event["acu"]))
+                    tell_activity(client, event["acu"], printer)
                 for choice in event.get("choices", ()):
                     printer.write(piece_of(choice))
                     reason = str(choice.get("finish_reason") or reason)
@@ -157,6 +165,28 @@ def stream(client: Client, body: dict[str, Any], printer: Printer) -> str:
             if printer.text:
                 printer.end()
     return reason
+
+
+def tell_activity(client: Client, told: Any, printer: Printer) -> None:
+    """Say what an agent's tool does. Of a call that waits for a person ask him, or say how to answer. Raises as `answer` does."""
+    if not (isinstance(told, dict) and told.get("type") == "tool.asked"):
+        printer.beside(activity_of(told))
+        return
+    try:
+        run, call = str(told["run_id"]), str(told["call_id"])
+        # Whole: nobody is to allow what he does not see.
+        wanted = f"{told['name']} {' '.join(str(told['arguments']).split())}"
+    except LookupError as error:
+        raise UnknownAnswer(PATH) from error
+    printer.break_line()
+    word = printer.confirm(f"allow {wanted}?")
+    if word is None:
+        printer.beside(f"{wanted} waits for a person: acu runs approve {run} {call}, or acu runs deny {run} {call}")
+        return
+    try:
+        client.post(f"{RUNS_PATH}/{quote(run, safe='')}/calls/{quote(call, safe='')}/approval", {"approve": word})
+    except ApiError as error:  # somebody else was quicker, or the time for it is over
+        printer.beside(f"error: {explain(error)}")
 
 
 def piece_of(choice: Any) -> str:

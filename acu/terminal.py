@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self, TextIO
+from typing import Final, Protocol, Self, TextIO
 
 from acu.config import history_file, process_environment
 from acu.logs import printable
 
 LINES = "\n\t"
+YES_OR_NO: Final = {"y": True, "yes": True, "n": False, "no": False}
 PLAIN_EVERY_S = 10.0  # how often a wait is told where lines cannot be written over
 
 
@@ -30,6 +32,9 @@ class LineReader(Protocol):
 
     def note(self, text: str) -> None:
         """Say something beside the conversation."""
+
+    def confirm(self, question: str) -> bool | None:
+        """Yes or no; None where nobody is there to say it. Raises KeyboardInterrupt for ctrl-C."""
 
 
 class TerminalReader:
@@ -73,6 +78,10 @@ class TerminalReader:
         sys.stdout.write(dim(text))
         sys.stdout.flush()
 
+    def confirm(self, question: str) -> bool | None:
+        """As LineReader.confirm."""
+        return confirm(question, sys.stdout)
+
 
 class PipeReader:
     """Lines of a pipe or file: answers go to standard output, all else to standard error."""
@@ -93,6 +102,10 @@ class PipeReader:
     def note(self, text: str) -> None:
         """As LineReader.note."""
         sys.stderr.write(f"{printable(text, keep=LINES)}\n")
+
+    def confirm(self, question: str) -> bool | None:
+        """As LineReader.confirm: the lines of a pipe were written before the question."""
+        return None
 
 
 class ProgressLine:
@@ -159,6 +172,20 @@ def aside(text: str) -> None:
     """Say something beside an answer, on standard error; dimmed on a terminal."""
     sys.stderr.write(dim(text) if sys.stderr.isatty() else f"{printable(text, keep=LINES)}\n")
     sys.stderr.flush()
+
+
+def confirm(question: str, output: TextIO) -> bool | None:
+    """Ask on the terminal until it is yes or no; None for ctrl-D. What was typed before the question is no answer to it."""
+    termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    while True:
+        output.write(f"{printable(question)} [y/n] ")
+        output.flush()
+        line = sys.stdin.readline()
+        if not line:
+            output.write("\n")
+            return None
+        if (word := line.strip().lower()) in YES_OR_NO:
+            return YES_OR_NO[word]
 
 
 def private_file(path: Path) -> Path | None:

@@ -58,6 +58,16 @@ class ToolCallClosed(Struct, frozen=True):
     id: str
 
 
+class ToolAsked(Struct, frozen=True):
+    """A call of the run `run_id` waits until a person allows it, or does not. `arguments` is JSON text."""
+
+    choice: int
+    run_id: str
+    id: str
+    name: str
+    arguments: str
+
+
 class ToolStarted(Struct, frozen=True):
     """An agent made a call. `arguments` is JSON text."""
 
@@ -86,7 +96,7 @@ class ChoiceFinished(Struct, frozen=True):
     stop_reason: str | int | None = None
 
 
-Event = TextDelta | ToolCallOpened | ToolCallArguments | ToolStarted | ToolEnded | ChoiceFinished
+Event = TextDelta | ToolCallOpened | ToolCallArguments | ToolAsked | ToolStarted | ToolEnded | ChoiceFinished
 
 
 class Usage(Struct, frozen=True):

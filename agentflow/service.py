@@ -31,11 +31,7 @@ from agentflow.agents.runs import Runs
 from agentflow.config import SchedulerConfig
 from agentflow.encoding import Encoding
 from agentflow.engine.supervisor import Supervisor, SupervisorLimits
-from agentflow.errors import (
-    ContextLengthExceeded,
-    InvalidRequest,
-    UnknownModel,
-)
+from agentflow.errors import ContextLengthExceeded, InvalidRequest, UnknownModel
 from agentflow.events import Embeddings, FinishReason
 from agentflow.library.refusals import DataUnavailable
 from agentflow.messages import Caller, ChatRequest, CompletionRequest, EmbeddingRequest, Sampling
@@ -316,7 +312,8 @@ class Service:
     def _find(self, name: str, role: str) -> Model:
         model = self._names.get(name)
         if model is None:
-            near = difflib.get_close_matches(name, self._names, n=1)
+            agents = {} if self._agents is None else self._agents.agents
+            near = [AGENT_PREFIX + name] if name in agents else difflib.get_close_matches(name, self._names, n=1)
             hint = f' Did you mean "{near[0]}"?' if near else ""
             served = ", ".join(
                 served.name + (f" (also {', '.join(served.aliases)})" if served.aliases else "")
@@ -379,6 +376,7 @@ class Service:
             running=scheduler.running,
             models=models,
             idle_prefixes=len(self._prefixes),
+            agents=None if self._agents is None else self._agents.status(),
         )
 
 

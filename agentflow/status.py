@@ -43,6 +43,23 @@ class ModelStatus(Struct, frozen=True):
     sampling: dict[str, float] = {}
 
 
+class AgentStatus(Struct, frozen=True):
+    """An agent, the tools that it has now, and its runs that go on. `waiting`: those of them that wait for a person's word."""
+
+    name: str
+    model: str
+    tools: tuple[str, ...]
+    running: int
+    waiting: int
+
+
+class AgentsStatus(Struct, frozen=True):
+    """The agents, whose runs are counted over all tenants, and why MCP servers are not there now, by their names."""
+
+    agents: tuple[AgentStatus, ...]
+    mcp_problems: dict[str, str]
+
+
 class Capacity(Struct, frozen=True):
     """What the scheduler admits at a time and what of it is free now, in requests (runs) and in prompt tokens that wait.
 
@@ -72,3 +89,4 @@ class ServiceStatus(Struct, frozen=True):
     running: int
     models: tuple[ModelStatus, ...]
     idle_prefixes: int = 0
+    agents: AgentsStatus | None = None

@@ -14,12 +14,16 @@ from acu.client import Client
 from acu.commands import exits
 from acu.commands.options import add_target_options, target_of
 from acu.errors import AcuError, ApiError, UnknownAnswer
-from acu.terminal import LineReader, PipeReader, ProgressLine, TerminalReader, aside
+from acu.terminal import LineReader, PipeReader, ProgressLine, TerminalReader, aside, confirm
 
 READY_POLL_S = 0.25
 READY_TIMEOUT_S = 10.0  # /readyz answers at once, however busy the engines are
 
 LIMIT = f"longest answer in tokens; default: {MAX_TOKENS}, or what is left of the model's context if that is less"
+AGENT_HELP = (
+    "talk to an agent; what its tools do is shown beside its answer. For a call that needs a person's word you are asked on a "
+    "terminal; elsewhere a line on standard error names the call, and `acu runs approve` or `acu runs deny` answers it"
+)
 HELP = """\
 /system TEXT   set the system message (no TEXT: remove it) and begin anew
 /model NAME    talk to another model, or to agent/NAME (no NAME: list them)
@@ -43,7 +47,7 @@ def add_arguments(subparsers: Any) -> None:
     parser.add_argument("--once", metavar="TEXT", help="answer this and exit; `-` reads it from standard input")
     who = parser.add_mutually_exclusive_group()
     who.add_argument("--model", metavar="NAME", default="large", help="name or alias of the model (default: large)")
-    who.add_argument("--agent", metavar="NAME", help="talk to an agent; what its tools do is shown beside its answer")
+    who.add_argument("--agent", metavar="NAME", help=AGENT_HELP)
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--temperature", metavar="T", type=float, help="0 is deterministic; default: the model's")
     parser.add_argument("--max-tokens", metavar="N", type=count, help=LIMIT)
@@ -76,8 +80,10 @@ def once(client: Client, settings: Settings, conversation: Conversation, text: s
     message = sys.stdin.read().strip() if text == "-" else text
     if not message:
         raise AcuError("there is no text to answer: `acu chat --once TEXT`, or `-` and text on standard input")
+    there = text != "-" and sys.stdin.isatty() and sys.stderr.isatty()
+    printer = Printer(aside, lambda question: confirm(question, sys.stderr) if there else None)
     try:
-        cut = answer(client, settings, conversation.with_user(message), Printer(aside))
+        cut = answer(client, settings, conversation.with_user(message), printer)
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     if cut:
@@ -148,7 +154,7 @@ class Chat:
                 self._say(line)
 
     def _say(self, text: str) -> None:
-        printer = Printer(self._reader.note)
+        printer = Printer(self._reader.note, self._reader.confirm)
         try:
             cut = answer(self._client, self._settings, self._conversation.with_user(text), printer)
             if cut:

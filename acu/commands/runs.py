@@ -10,6 +10,7 @@ import sys
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from acu.chat import AGENT
 from acu.client import Client
 from acu.commands import exits, runview
 from acu.commands.options import add_target_options, target_of
@@ -23,21 +24,29 @@ PAGE = 1000
 MOST_LISTED = 100
 WIDE = 10_000  # columns of what is no terminal
 LAST = "last"
-STATUSES = ("running", "paused", "completed", "incomplete", "failed", "cancelled", "open")
+STATUSES = ("running", "waiting", "paused", "completed", "incomplete", "failed", "cancelled", "open")
 _WHOLE_ID = re.compile(r"run_[0-9a-f]{24}")
 
 DESCRIPTION = """\
 Runs of agents: those that are stored, and those that go on. ID is a run's id, a beginning that no other run has, or `last`,
 which is the newest.
 """
+LIST = """\
+The runs, the newest first. STATUS is running; waiting, for a person who allows a call (`acu runs approve`) or does not; paused;
+how it ended: completed, incomplete (at a limit), failed, cancelled; or open: it is stored without an end, and is taken up when
+the daemon has started.
+"""
 SHOW = """\
 A run as a timeline: a line a step and a line a call, and bars over one axis of time. QUEUE is the wait for an engine, TTFT the
 time to the first token with the queue in it, IN the prompt's tokens, CACHED those of them that the engine had already, OUT the
-generated ones. Of a run that goes on it shows what is so far.
+generated ones. Of a run that goes on it shows what is so far. [router: ROUTE TOOL N] is what the router decided for the step
+without the model's word: the route (such as extract: the arguments are found in the message), and the tool with its score, 1 at
+most.
 """
 EVENTS = """\
-The log of a run, an event a line: number, time, type and what it tells. With --follow, also what comes, until the run's end;
-go on later with --after and the last number. --json has everything, an object a line.
+The log of a run, an event a line: number, time, type and what it tells. Pieces that were said on end are one line. With
+--follow, also what comes, until the run's end; go on later with --after and the last number. --json has everything, an object a
+line.
 """
 STEERING = {
     "cancel": "end a run that goes on",
@@ -69,7 +78,7 @@ def add_arguments(subparsers: Any) -> None:
         added.add_argument("--json", action="store_true", help="what came of it as JSON")
         return added
 
-    listing = action("list", "the runs, the newest first", of_one=False)
+    listing = action("list", "the runs, the newest first", LIST, of_one=False)
     listing.add_argument("--agent", metavar="NAME", help="only runs of this agent")
     listing.add_argument("--status", choices=STATUSES, help="only runs that are so")
     listing.add_argument(
@@ -120,9 +129,7 @@ def run(args: argparse.Namespace) -> int:
         told = client.delete(path)
         out(json.dumps(told, indent=2) if args.json else f"{printable(told['id'])}: removed")
     elif args.action in ANSWERS:
-        call = args.call or waiting_call(client.get(path))
-        body = {"allowed": args.action == "approve", "why": getattr(args, "why", "")}
-        _told(client.post(f"{path}/calls/{quote(call, safe='')}/approval", body), args)
+        _answered(client, path, args)
     elif args.action == "say":
         _told(client.post(f"{path}/messages", {"content": args.text}), args)
     else:
@@ -130,10 +137,25 @@ def run(args: argparse.Namespace) -> int:
     return exits.OK
 
 
+def _answered(client: Client, path: str, args: argparse.Namespace) -> None:
+    """Give a person's word, and tell for which call."""
+    account = client.get(path)
+    call = args.call or waiting_call(account)
+    allowed = args.action == "approve"
+    body = {"approve": allowed, "why": getattr(args, "why", "")}
+    summary = client.post(f"{path}/calls/{quote(call, safe='')}/approval", body)
+    wanted = next((each for each in _calls(account) if each.get("id") == call), {})
+    arguments = runview.one_line(f"{wanted.get('name', '')} {wanted.get('arguments', '')}")
+    _told(summary, args, f", {'allowed' if allowed else 'denied'}: {printable(call)} {arguments}".rstrip())
+
+
+def _calls(account: dict[str, Any]) -> list[dict[str, Any]]:
+    return [call for step in account.get("steps", ()) for call in step.get("calls", ())]
+
+
 def waiting_call(told: dict[str, Any]) -> str:
     """The one call of a run that waits for a person. Raises AcuError where there is none, or more than one."""
-    calls = [call for step in told.get("steps", ()) for call in step.get("calls", ())]
-    ids = [str(call.get("id")) for call in calls if call.get("approval") == "asked"]
+    ids = [str(call.get("id")) for call in _calls(told) if call.get("approval") == "asked"]
     if not ids:
         raise AcuError("no call of this run waits for a person")
     if len(ids) > 1:
@@ -169,20 +191,39 @@ def _list(client: Client, args: argparse.Namespace) -> int:
     wanted = {"limit": args.limit, "agent": args.agent, "status": args.status}
     query = urlencode({name: value for name, value in wanted.items() if value is not None})
     page = client.get(f"{RUNS_PATH}?{query}")
-    out(json.dumps(page, indent=2) if args.json else runview.listed(page).rstrip("\n"))
+    if args.json:
+        out(json.dumps(page, indent=2))
+    elif args.agent is not None and not page.get("data") and (unknown := _unknown_agent(client, args.agent)):
+        out(unknown)
+    else:
+        out(runview.listed(page).rstrip("\n"))
     return exits.OK
+
+
+def _unknown_agent(client: Client, name: str) -> str | None:
+    """What to say of an agent that is not there; None for one that is."""
+    try:
+        models = [str(model["id"]) for model in client.get("/v1/models")["data"]]
+    except (LookupError, TypeError) as error:
+        raise UnknownAnswer("/v1/models") from error
+    agents = [printable(model.removeprefix(AGENT)) for model in models if model.startswith(AGENT)]
+    return None if name in agents else f"no runs, and no agent {name!r}; agents: {', '.join(agents) or 'none'}"
 
 
 def _events(client: Client, path: str, args: argparse.Namespace) -> None:
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDE
 
+    told = runview.Events(columns)
+
     def show(event: dict[str, Any]) -> None:
-        out(json.dumps(event) if args.json else runview.event_line(event, columns))
+        for line in [json.dumps(event)] if args.json else told.take(event):
+            out(line)
 
     if args.follow:
         with client.follow(f"{path}/events?stream=true&after={args.after}") as answer:
             for event in answer.events():
                 show(event)
+        _out_all(told.end())
         return
     after = args.after
     while True:
@@ -195,12 +236,18 @@ def _events(client: Client, path: str, args: argparse.Namespace) -> None:
         for event in events:
             show(event)
         if not more:
+            _out_all(told.end())
             return
 
 
-def _told(summary: dict[str, Any], args: argparse.Namespace) -> None:
+def _out_all(lines: list[str]) -> None:
+    for line in lines:
+        out(line)
+
+
+def _told(summary: dict[str, Any], args: argparse.Namespace, more: str = "") -> None:
     try:
-        text = f"{printable(summary['id'])}: {printable(summary['status'])}"
+        text = f"{printable(summary['id'])}: {printable(summary['status'])}{more}"
     except (LookupError, TypeError) as error:
         raise UnknownAnswer(RUNS_PATH) from error
     out(json.dumps(summary, indent=2) if args.json else text)

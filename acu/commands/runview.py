@@ -28,6 +28,7 @@ STYLES = {QUEUE: "yellow", PREFILL: "magenta", DECODE: "green", TOOL: "cyan", PA
 LEGEND = f"{QUEUE} queue  {PREFILL} prompt  {DECODE} answer  {TOOL} tool  {PAUSE} paused  {MESSAGE} message"
 STATUS_STYLES = {"completed": "green", "running": "green", "failed": "red", "cancelled": "red"}
 LINE_CHARS = 2000  # of a text that one line may show: more is on no terminal
+EVENT_HEAD = 34  # columns of an event's number, time and type
 PATH = "/acu/v1/runs"
 
 
@@ -40,11 +41,12 @@ class Piece(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """The time that all bars stand over, in Unix seconds, and their width in columns."""
+    """The time that all bars stand over, in Unix seconds, their width in columns, and that of the labels before them."""
 
     begin: float
     end: float
     columns: int
+    label: int = LABEL
 
     def bar(self, pieces: list[Piece]) -> str:
         """A bar, later pieces over earlier ones. One that is too short for a column still has one, if the bar had none."""
@@ -128,6 +130,34 @@ def event_line(event: dict[str, Any], columns: int) -> str:
     return line if len(line) * 2 <= columns else set_cell_size(line, columns).rstrip()
 
 
+class Events:
+    """The lines of a log, as its events come. What was said in several pieces on end is joined, as far as a line takes it, under
+    the number of the last piece. `end` gives what is held back still.
+    """
+
+    def __init__(self, columns: int) -> None:
+        self._columns = columns
+        self._most = max(1, min(columns - EVENT_HEAD, LINE_CHARS))
+        self._said: dict[str, Any] | None = None
+
+    def take(self, event: dict[str, Any]) -> list[str]:
+        """The next event. Raises UnknownAnswer."""
+        try:
+            if event["type"] != "said":
+                return [*self.end(), event_line(event, self._columns)]
+            if self._said is not None:
+                event = event | {"text": self._said["text"] + event["text"], "at": self._said["at"]}
+            self._said = event
+            return self.end() if len(event["text"]) >= self._most else []
+        except (LookupError, TypeError) as error:
+            raise UnknownAnswer(f"{PATH}/ID/events") from error
+
+    def end(self) -> list[str]:
+        """Nothing follows for now."""
+        said, self._said = self._said, None
+        return [] if said is None else [event_line(said, self._columns)]
+
+
 def span(seconds: float) -> str:
     """A duration in at most seven columns."""
     if seconds < 1:
@@ -184,12 +214,14 @@ def _timeline(account: dict[str, Any], columns: int) -> list[Text]:
     from rich.text import Text
 
     end = account["ended_at"] if account["ended_at"] is not None else account["as_of"]
-    axis = Axis(account["created_at"], end, max(LEAST_BAR, columns - LABEL - 1 - FIGURES_WIDTH))
+    names = [f"  {call['name']}" for step in account["steps"] for call in step["calls"]]
+    label = max(LABEL, min(max(map(len, names), default=0), columns - 1 - LEAST_BAR - FIGURES_WIDTH))
+    axis = Axis(account["created_at"], end, max(LEAST_BAR, columns - label - 1 - FIGURES_WIDTH), label)
     length = span(end - account["created_at"])
     heads = "".join(f" {name:>{width}}" for name, width in FIGURES)
     lines = [
         Text(),
-        Text(f"{'':<{LABEL}} {'0 s':<{axis.columns - len(length)}}{length}{heads}", style="bold"),
+        Text(f"{'':<{axis.label}} {'0 s':<{axis.columns - len(length)}}{length}{heads}", style="bold"),
     ]
     rows: list[tuple[float, list[Text]]] = []
     rows += [(step["began_at"], _step_lines(step, axis)) for step in account["steps"]]
@@ -210,7 +242,7 @@ def _step_lines(step: dict[str, Any], axis: Axis) -> list[Text]:
         str(step["cached_tokens"]),
         str(step["completion_tokens"]),
     ]
-    lines = [_row(f"{step['number'] + 1} {step['model']}", axis.bar(_step_pieces(step, axis)), figures)]
+    lines = [_row(axis, f"{step['number'] + 1} {step['model']}", _step_pieces(step, axis), figures)]
     notes = [f"[{step['finish_reason']}]"] if step["finish_reason"] not in (None, "stop") else []
     notes += [f"[{_routed(step['routed'])}]"] if step.get("routed") else []
     notes += [f"[must call {step['forced']}]"] if step["forced"] else []
@@ -259,29 +291,30 @@ def _call_lines(call: dict[str, Any], axis: Axis) -> list[Text]:
     outcome = _outcome(call)
     if call["attempts"] > 1:
         outcome += f", attempt {call['attempts']}"
-    row = _row(f"  {call['name']}", axis.bar(pieces), [took], outcome)
+    row = _row(axis, f"  {call['name']}", pieces, [took], outcome)
+    whole = f"{call['name']} " if len(call["name"]) + 2 > axis.label else ""
     result = "" if call["result"] is None else f" -> {call['result']}"
     handle = f" [{call['handle']}]" if call["handle"] else ""
-    return [row, _below(4, f"{call['arguments']}{handle}{result}")]
+    return [row, _below(4, f"{whole}{call['arguments']}{handle}{result}")]
 
 
 def _message_lines(message: dict[str, Any], axis: Axis) -> list[Text]:
-    bar = axis.bar([Piece(message["at"], message["at"], MESSAGE)])
-    return [_row(message["role"], bar, []), _below(2, message["content"])]
+    pieces = [Piece(message["at"], message["at"], MESSAGE)]
+    return [_row(axis, message["role"], pieces, []), _below(2, message["content"])]
 
 
 def _pause_line(pause: dict[str, Any], axis: Axis) -> Text:
     until = axis.end if pause["ended_at"] is None else pause["ended_at"]
-    return _row("paused", axis.bar([Piece(pause["began_at"], until, PAUSE)]), [span(until - pause["began_at"])])
+    return _row(axis, "paused", [Piece(pause["began_at"], until, PAUSE)], [span(until - pause["began_at"])])
 
 
-def _row(label: str, bar: str, figures: list[str], rest: str = "") -> Text:
+def _row(axis: Axis, label: str, pieces: list[Piece], figures: list[str], rest: str = "") -> Text:
     """A line: label, bar, figures in their columns, and a word in the place of those that are not there."""
     from rich.cells import set_cell_size
     from rich.text import Text
 
-    line = Text(f"{set_cell_size(printable(label), LABEL)} ")
-    for cell in bar:
+    line = Text(f"{set_cell_size(printable(label), axis.label)} ")
+    for cell in axis.bar(pieces):
         line.append(cell, STYLES.get(cell, ""))
     for figure, (_, width) in zip(figures, FIGURES, strict=False):
         line.append(f" {figure:>{width}}")

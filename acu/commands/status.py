@@ -20,6 +20,7 @@ from acu.logs import printable
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.measure import Measurement
+    from rich.table import Table
 
 STATUS_PATH = "/acu/v1/status"
 WATCH_EVERY_S = 1.0
@@ -159,7 +160,30 @@ def render(report: dict[str, Any]) -> RenderableType:
             models.add_row(*engine_row(model, engine))
             for line in engine_lines(engine):
                 details.add_row("", line)
-    return Group(head, "", models, "", details)
+    parts: list[RenderableType] = [head, "", models, "", details]
+    agents = agents_of(service.get("agents"))
+    if agents.row_count:
+        parts += ["", agents]
+    return Group(*parts)
+
+
+def agents_of(told: dict[str, Any] | None) -> Table:
+    """The agents with their tools, what they do, and the MCP servers that are not there; empty where there is none of these."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 1))
+    for agent in (told or {}).get("agents", ()):
+        waiting = agent["waiting"]
+        runs = f"on {escape(agent['model'])}; {agent['running']} running"
+        runs += (
+            f", [yellow]{waiting} of them waiting for a person[/]: acu runs list --status waiting" if waiting else ""
+        )
+        table.add_row(Text(f"agent/{printable(agent['name'])}", style="bold"), runs)
+        table.add_row("", escape(f"tools: {', '.join(agent['tools']) or 'none'}"))
+    for name, why in (told or {}).get("mcp_problems", {}).items():
+        table.add_row(Text(f"MCP {printable(name)}", style="bold"), f"[red]not there[/]: {escape(why)}")
+    return table
 
 
 def state_of(service: dict[str, Any]) -> str:

@@ -34,8 +34,10 @@ from agentflow.events import TextDelta, ToolEnded, Usage
 MOST_TEXT = 4000  # characters of a step's text, and of a result
 MOST_ARGUMENTS = 2000
 
-Status = RunEnd | Literal["running", "paused", "open"]
-"""How a run is. `open`: it has no end, and does not go on here."""
+Status = RunEnd | Literal["running", "waiting", "paused", "open"]
+"""How a run is. `waiting`: a call of it waits until a person allows it, or does not. `open`: it has no end, and does not go on
+here; a daemon that starts takes it up.
+"""
 
 
 class CallAccount(Struct, frozen=True, kw_only=True):
@@ -347,7 +349,9 @@ def _status(progress: Progress, *, going: bool) -> Status:
         return progress.ended.end
     if not going:
         return "open"
-    return "paused" if progress.paused else "running"
+    if progress.paused:
+        return "paused"
+    return "waiting" if progress.asks else "running"
 
 
 def _usage(progress: Progress) -> Usage:

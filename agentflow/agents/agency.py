@@ -21,7 +21,7 @@ class Agency(NamedTuple):
     """The agents of a configuration by their names, everything that they may call, and where runs are stored (None: nowhere).
 
     `state` opens the data plane if it is not; it raises Refused. `watcher` hears how runs get on; `memory`: what
-    the agents remember (None: nothing).
+    the agents remember (None: nothing). `mcp_problems`: why MCP servers are not there now, by their names.
     """
 
     agents: Mapping[str, AgentConfig]
@@ -29,6 +29,7 @@ class Agency(NamedTuple):
     state: Callable[[], Awaitable[StateStore]] | None = None
     watcher: Watcher | None = None
     memory: AgentMemory | None = None
+    mcp_problems: Callable[[], Mapping[str, str]] = dict
 
 
 class Asked(NamedTuple):

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from agentflow.agents.archive import RunRecord
 from agentflow.agents.live import LiveRun
+from agentflow.errors import AgentFlowError, Draining
+
+_log = logging.getLogger(__name__)
 
 
 class Going:
@@ -16,7 +21,14 @@ class Going:
         self.live = live
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[None] | None = None
+        self.left = False  # it stays open, and is taken up by whoever starts next
         self._cancelled = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is stored, and nothing happens in it until a person does something."""
+        live = self.live
+        return live.archive is not None and not live.over and (live.progress.paused or live.progress.waits_for_word)
 
     def refuse(self, error: BaseException) -> None:
         """Tell whoever asked for it that it does not begin."""
@@ -34,10 +46,21 @@ class Going:
         if not begun and not self.live.over and self.task is not None and self.begun.done():
             self.task.cancel()
 
+    def leave(self) -> None:
+        """End it here; its log stays open. Only for one that is stored. Nothing for one that was cancelled: that is its end."""
+        if not self._cancelled:
+            self.left = True
+            self.cancel()
+
     async def ended(self) -> None:
         """Wait until its end is noted."""
         assert self.task is not None
         await asyncio.wait([self.task])
+
+
+def shutting_down() -> Draining:
+    """What those get who wait for a run that the next daemon goes on with."""
+    return Draining("The daemon is shutting down.", retry_after_s=5.0)
 
 
 async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
@@ -51,3 +74,27 @@ async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
     task.result()
     if cancelled:
         raise asyncio.CancelledError
+
+
+async def note_end(live: LiveRun) -> None:
+    """Note the end of a stored run that has one."""
+    progress = live.progress
+    if live.archive is None or progress.ended is None or progress.began is None:
+        return
+    run = RunRecord(
+        id=live.id,
+        agent=progress.began.agent,
+        model=progress.began.model,
+        created_ms=progress.began.at,
+        ended_ms=progress.ended.at,
+        end=progress.ended.end,
+        why=progress.ended.why,
+        steps=progress.step + 1,
+        calls=progress.calls_made,
+        usage=progress.usage,
+    )
+    try:
+        await live.archive.close(live.tenant, run)
+    except AgentFlowError as error:
+        # It is still listed as open; the next start reads its end in its log.
+        _log.warning("a run's end is not noted", extra={"run": live.id, "why": str(error)})

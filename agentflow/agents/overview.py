@@ -1,7 +1,7 @@
 """Overview: a tenant's runs, those that go on and those that are stored, as one list; and a hand on those that go on.
 
-A run that is going on is told of from memory, one that is over from the archive. One that is neither is unknown, be it that it
-never was, was not stored, or is another tenant's: which of these cannot be told.
+A run that is going on is told of from memory, as far as it is kept; one that is over from the archive. One that is neither is
+unknown, be it that it never was, was not stored, or is another tenant's: which of these cannot be told.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from msgspec import Struct
 from agentflow.agents.account import RunAccount, RunSummary, Status, account, summary
 from agentflow.agents.archive import Archive, RunRecord
 from agentflow.agents.live import LiveRun
+from agentflow.agents.progress import Progress
 from agentflow.agents.record import Added, ApprovalGiven, Event, Paused, Unpaused
 from agentflow.agents.refusals import RunConflict
 from agentflow.agents.runindex import ENDS
@@ -71,9 +72,7 @@ class Overview:
         while True:
             records = [] if archive is None else await _records(archive, tenant, wanted, after)
             batch = {run.id: run for run in others if after < run.id and (not records or run.id <= records[-1].id)}
-            batch |= {
-                record.id: self._summary(tenant, record) for record in records
-            }  # of one that ended since: its end
+            batch |= {run.id: run for run in await self._of_records(tenant, records)}
             found += sorted(filter(wanted.fits, batch.values()), key=lambda run: run.id)  # later runs' ids sort first
             if not records or len(found) > wanted.limit:
                 return found[: wanted.limit], len(found) > wanted.limit
@@ -127,7 +126,7 @@ class Overview:
         """
         live = self._live(tenant, run_id)
         if live is None or live.over:
-            run = await self._stored(tenant, run_id) if live is None else summary(live.progress)
+            run = await self._stored(tenant, run_id) if live is None else await _shown(live)
             if how == "cancel" and run.status == "cancelled":
                 return run
             raise _not_going(run)
@@ -137,7 +136,7 @@ class Overview:
             await self._tell(live, Unpaused(one_step=how == "step"))
         elif not live.progress.paused:
             await self._tell(live, Paused())
-        return summary(live.progress)
+        return await _shown(live)
 
     async def add(self, tenant: str, run_id: str, content: str) -> RunSummary:
         """Give a run a message of the user's, which its model reads with the next step. Raises RunConflict."""
@@ -145,7 +144,7 @@ class Overview:
         if live is None:
             raise _not_going(await self._stored(tenant, run_id))
         await self._tell(live, Added(message=Message("user", content)))
-        return summary(live.progress)
+        return await _shown(live)
 
     async def approve(self, tenant: str, run_id: str, given: ApprovalGiven) -> RunSummary:
         """A person's word about a call that waits for it. Raises RunConflict, InvalidRequest for a call that does not."""
@@ -153,8 +152,8 @@ class Overview:
         if live is None:
             raise _not_going(await self._stored(tenant, run_id))
         if not await self._runs.approve(tenant, run_id, given):
-            raise _not_going(summary(live.progress))
-        return summary(live.progress)
+            raise _not_going(await _shown(live))
+        return await _shown(live)
 
     async def delete(self, tenant: str, run_id: str) -> None:
         """Remove a stored run that does not go on, with all that is kept of it: its log last, so that it can be repeated.
@@ -175,12 +174,12 @@ class Overview:
 
     async def _others(self, archive: Archive | None, tenant: str, wanted: Wanted) -> list[RunSummary]:
         """Runs that `_records` does not give: those that are not stored, and of a part of all runs also those that are open."""
-        live = {run_id: self._runs.live(tenant, run_id) for run_id in self._runs.ids(tenant)}
+        going = [live for run_id in self._runs.ids(tenant) if (live := self._runs.live(tenant, run_id)) is not None]
         if archive is None or wanted.all:
-            return [summary(run.progress) for run in live.values() if run is not None and run.archive is None]
-        found = [summary(run.progress) for run in live.values() if run is not None]
-        waiting = [record for record in await archive.open_of(tenant) if live.get(record.id) is None]
-        return found + [self._summary(tenant, record) for record in waiting]
+            return await _summaries(live for live in going if live.archive is None)
+        found, ids = await _summaries(going), {live.id for live in going}
+        waiting = [record for record in await archive.open_of(tenant) if record.id not in ids]
+        return found + await self._of_records(tenant, waiting)
 
     async def _archive(self) -> Archive | None:
         return await self._runs.archive() if self._runs.stores else None
@@ -190,9 +189,11 @@ class Overview:
             raise _unknown(run_id)
         return self._runs.live(tenant, run_id)
 
-    def _summary(self, tenant: str, record: RunRecord) -> RunSummary:
-        live = self._runs.live(tenant, record.id)
-        return stored_summary(record) if live is None else summary(live.progress)
+    async def _of_records(self, tenant: str, records: list[RunRecord]) -> list[RunSummary]:
+        """Those of the records' runs; of one that ended since: its end."""
+        found = [(record, self._runs.live(tenant, record.id)) for record in records]
+        stored = [stored_summary(record) for record, live in found if live is None]
+        return stored + await _summaries(live for _, live in found if live is not None)
 
     async def _stored(self, tenant: str, run_id: str) -> RunSummary:
         archive = await self._archive()
@@ -209,7 +210,38 @@ class Overview:
 
     async def _tell(self, live: LiveRun, event: Paused | Unpaused | Added) -> None:
         if not await self._runs.tell(live.tenant, live.id, event):
-            raise _not_going(summary(live.progress))
+            raise _not_going(await _shown(live))
+
+
+async def _shown(live: LiveRun) -> RunSummary:
+    """The summary of a run that goes on here, or did just now, with all that was told of it before this was asked."""
+    await live.kept()
+    found = await _summaries([live])
+    if not found:
+        raise _unknown(live.id)
+    return found[0]
+
+
+async def _summaries(runs: Iterable[LiveRun]) -> list[RunSummary]:
+    """The summaries of runs that go on, of what is kept of them: nobody sees what a crash may undo. None of one without that."""
+    found: list[RunSummary] = []
+    for live in runs:
+        told = live.told()
+        if told and len(told) == live.count:
+            found.append(summary(live.progress))
+        elif len(told) > ACCOUNTED_INLINE:
+            found.append(await asyncio.to_thread(_summary, live.id, told))
+        elif told:
+            await asyncio.sleep(0)  # others want to be served between two of them
+            found.append(_summary(live.id, told))
+    return found
+
+
+def _summary(run_id: str, events: Iterable[Event]) -> RunSummary:
+    progress = Progress(run_id)
+    for event in events:
+        progress.apply(event)
+    return summary(progress)
 
 
 def stored_summary(record: RunRecord) -> RunSummary:

@@ -181,6 +181,11 @@ class Progress:
         return [call for call in self.calls if call.clients and call.closed and call.ended is None]
 
     @property
+    def asks(self) -> bool:
+        """Whether a call waits for a person's word. Others may be under way meanwhile."""
+        return self.ended is None and any(call.asked and call.answer is None for call in self.waiting)
+
+    @property
     def waits_for_word(self) -> bool:
         """Whether nothing happens until a person allows a call, or does not."""
         waiting = self.waiting

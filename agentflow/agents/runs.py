@@ -78,7 +78,7 @@ class Runs:
         """The agents with their tools, and how many runs of each go on."""
         agency, going = self._agency, [run.live.progress for run in self._going.values()]
         running = Counter(progress.began.agent for progress in going if progress.began is not None)
-        waiting = Counter(each.began.agent for each in going if each.began is not None and each.waits_for_word)
+        waiting = Counter(each.began.agent for each in going if each.began is not None and each.asks)
         told: list[AgentStatus] = []
         for name, agent in agency.agents.items():
             tools = tuple(spec.name for spec in agency.toolbox.specs(agent.tools))

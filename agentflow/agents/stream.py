@@ -7,12 +7,13 @@ from contextlib import aclosing
 
 from agentflow.agents.going import Going
 from agentflow.agents.progress import Progress
-from agentflow.agents.record import HANDED_OVER, Ended, StepEnded
+from agentflow.agents.record import HANDED_OVER, ApprovalAsked, Ended, StepEnded
 from agentflow.errors import SequenceFailed
 from agentflow.events import (
     ChoiceFinished,
     Event,
     TextDelta,
+    ToolAsked,
     ToolCallArguments,
     ToolCallClosed,
     ToolCallOpened,
@@ -77,6 +78,9 @@ class AgentStream:
                         handed += 1
                 if isinstance(event, StepEnded) and self.queue_s is None:
                     self.queue_s, self.ttft_s = event.queue_s, event.ttft_s
+                elif isinstance(event, ApprovalAsked):
+                    call = next(call for call in progress.calls if call.id == event.call_id)
+                    yield ToolAsked(0, self._live.id, call.id, call.name, call.arguments)
                 elif isinstance(event, Ended):
                     yield self._finished(event)
 

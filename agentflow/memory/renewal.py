@@ -7,8 +7,8 @@ diary), and it is searched by words alone.
 What is forgotten meanwhile is removed from the old collection first, then from the new one; and a part looks, once it is
 written, which of its rows the old one still has. So nothing comes back.
 
-A crash leaves a part of the new collection: whoever begins again skips what is there. What of it was of yet another model
-is dropped at the end.
+A crash leaves a part of the new collection, and so does a part that fails: whoever begins again skips what is there. What of it
+was of yet another model is dropped at the end. How wide a model's vectors are is asked once, when a renewal begins.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from agentflow.library.embedderid import EmbedderId
 from agentflow.library.planeerrors import translated
 from agentflow.memory.places import Place, Places, is_of, renewed_name
 from agentflow.memory.vectors import Vectors
@@ -30,34 +31,43 @@ if TYPE_CHECKING:
 PART: Final = 32  # rows
 
 
+class _Way(NamedTuple):
+    """How far the renewal of a memory has come, for a model whose vectors have that width."""
+
+    embedder: EmbedderId
+    width: int
+    reached: str | None = None  # the last id that was copied
+
+
 class Renewal:
     """`plane` opens the data plane if it is not. For each memory, one caller at a time."""
 
     def __init__(self, plane: Callable[[], Awaitable[DataPlane]], vectors: Vectors) -> None:
         self._plane = plane
         self._vectors = vectors
-        self._reached: dict[tuple[str, str], str] = {}  # tenant and memory: the last id that was copied
+        self._ways: dict[tuple[str, str], _Way] = {}  # by tenant and memory, while its renewal goes on well
 
     async def part(self, tenant: str, name: str) -> bool:
         """Renew the next part of a memory. Whether nothing is left to renew. Raises Refused, EngineFailure, DataDamaged."""
         plane, embedder = await self._plane(), await self._vectors.embedder()
+        way = self._ways.pop((tenant, name), None)
         places = Places(plane.state)
         place = await places.of(tenant, name)
         there = plane.collections(tenant).get(place.collection)
         if there is None:
             return True
-        width = int((await self._vectors.passages(tenant, [name])).shape[1])
-        if place.fits(embedder) and there.dimensions == width:
+        if way is None or way.embedder != embedder:
+            way = _Way(embedder, int((await self._vectors.passages(tenant, [name])).shape[1]))
+        if place.fits(embedder) and there.dimensions == way.width:
             return True
-        target = renewed_name(name, embedder, width)
+        target = renewed_name(name, embedder, way.width)
         with translated():
-            ids = await plane.ids(tenant, place.collection, after=self._reached.get((tenant, name)), limit=PART)
+            ids = await plane.ids(tenant, place.collection, after=way.reached, limit=PART)
             if ids:
                 await self._copy(plane, tenant, (place.collection, target), ids)
-                self._reached[tenant, name] = ids[-1]
+                self._ways[tenant, name] = way._replace(reached=ids[-1])
                 return False
         await places.put(tenant, name, Place(collection=target, embedder=embedder))
-        self._reached.pop((tenant, name), None)
         with translated():
             for old in plane.collections(tenant):
                 if is_of(old, name) and old != target:

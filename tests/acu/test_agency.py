@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from acu.agency import AgencyRoom, Later
+from acu.agency import AgencyRoom, Later, check_tools
 from acu.config import AcuConfig, load
 from acu.errors import StartRefused
+from acu.refusals import Refusals
 
+if TYPE_CHECKING:
+    from agentflow.service import Service
+
+
+class Nothing:
+    """Runs, of which none is open."""
+
+    async def resume(self) -> int:
+        return 0
+
+
+SERVERS = Path(__file__).parents[1] / "agentflow" / "tools"
 ENVIRON = {"PATH": os.defpath}
 TOOLS = '''
 from agentflow.tools.function import tool
@@ -49,6 +65,10 @@ async def test_agents_get_the_tools_that_they_name_and_the_small_model_that_is_t
         await room.close()
 
 
+REMEMBERING = {
+    "large": {"model": "scripted", "engine": "scripted"},
+    "embed": {"model": "scripted-embed", "engine": "scripted"},
+}
 OWN = {"memory_search", "memory_read", "memory_write", "memory_forget", "file_search"}
 
 
@@ -64,15 +84,11 @@ OWN = {"memory_search", "memory_read", "memory_write", "memory_forget", "file_se
 async def test_the_tools_of_memory_and_of_files_are_there_for_agents_that_name_them(
     tmp_path: Path, names: list[str], found: set[str]
 ) -> None:
-    models = {
-        "large": {"model": "scripted", "engine": "scripted"},
-        "embed": {"model": "scripted-embed", "engine": "scripted"},
-    }
     agents = {
         "desk": {"tools": names, "memory": {"recall": True, "remember": "turns"}},
         "plain": {"tools": ["calculator"]},
     }
-    room = await AgencyRoom.open(configured(tmp_path, models=models, agents=agents), ENVIRON, Later())
+    room = await AgencyRoom.open(configured(tmp_path, models=REMEMBERING, agents=agents), ENVIRON, Later())
     try:
         offered = {tool.name for tool in room.agency.toolbox.offered(("*",))}
         assert offered & OWN == found
@@ -98,6 +114,14 @@ async def test_without_agents_nothing_is_made(tmp_path: Path) -> None:
             r"agents\.desk\.tools: There is no tool 'calculater'\. Did you mean 'calculator'\?",
         ),
         (
+            {"agents": {"desk": {"tools": ["zzz", "calculater", "zzz"]}}},
+            r"(?s)'zzz'\. There are: .*calculator.*'calculater'\. Did you mean 'calculator'\?$",
+        ),
+        (
+            {"agents": {"desk": {"tools": ["memory_wite", "memory_read"]}}, "models": REMEMBERING},
+            r"There is no tool 'memory_wite'\. Did you mean 'memory_write'\?",
+        ),
+        (
             {"agents": {"desk": {}}, "tools": {"python": {"mine": {"module": "nowhere.py"}}}},
             r"(?s)tools\.python\.mine: .*nowhere\.py",
         ),
@@ -110,6 +134,57 @@ async def test_without_agents_nothing_is_made(tmp_path: Path) -> None:
 async def test_what_is_wrong_refuses_the_start(tmp_path: Path, sections: dict[str, Any], told: str) -> None:
     with pytest.raises(StartRefused, match=told):
         await AgencyRoom.open(configured(tmp_path, **sections), ENVIRON, Later())
+
+
+async def test_a_name_that_begins_no_tool_s_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = configured(tmp_path, agents={"desk": {"tools": ["calculater*", "calc*", "*"]}})
+    room = await AgencyRoom.open(config, ENVIRON, Later())
+    await room.close()
+    told = "agents.desk.tools: No tool's name begins with 'calculater'. Did you mean 'calculator'?"
+    assert [record.message for record in caplog.records if record.name == "acu.agency"] == [told]
+    assert await check_tools(config, ENVIRON, Refusals()) == (told,)
+    wrong = configured(tmp_path, agents={"desk": {"tools": ["calculater*", "calculater"]}})
+    refusals = Refusals()
+    assert await check_tools(wrong, ENVIRON, refusals) == (told,)
+    with pytest.raises(StartRefused, match="no tool 'calculater'"):
+        refusals.tell()
+
+
+async def test_a_name_that_no_server_has_is_warned_of_when_all_servers_have_listed_their_tools(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    servers = {
+        "letters": {"command": [sys.executable, str(SERVERS / "mcp_example.py")]},
+        "digits": {"command": [sys.executable, str(SERVERS / "mcp_plain.py"), str(tmp_path / "notes")]},
+    }
+    agents = {"desk": {"tools": ["calculater", "ad", "add", "answer", "an*", "zz*"]}}
+    config = configured(tmp_path, tools={"mcp": servers, "installed": False}, agents=agents)
+    unsure = "agents.desk.tools: not checked, may come from MCP server letters or digits: "
+    near = [" (did you mean calculator?)", "", "", "", "", ""]
+    names = ["calculater", "ad", "add", "answer", "an*", "zz*"]
+    refusals = Refusals()
+    found = await check_tools(config, ENVIRON, refusals)
+    assert found == tuple(f"{unsure}{name}{hint}" for name, hint in zip(names, near, strict=True))
+    refusals.tell()
+
+    def warned() -> list[str]:
+        return [record.message for record in caplog.records if record.name == "acu.agency"]
+
+    room = await AgencyRoom.open(config, ENVIRON, Later())
+    async with asyncio.TaskGroup() as tasks, asyncio.timeout(60):
+        room.start(tasks, cast("Service", SimpleNamespace(agents=Nothing())))
+        try:
+            assert warned() == []
+            while not warned():
+                await asyncio.sleep(0.02)
+        finally:
+            await room.close()
+    assert [text.partition("Did you")[0].partition("There are")[0] for text in warned()] == [
+        "agents.desk.tools: There is no tool 'calculater'. ",
+        "agents.desk.tools: There is no tool 'ad'. ",
+        "agents.desk.tools: No tool's name begins with 'zz'. ",
+    ]
+    assert warned()[1].endswith("Did you mean 'add'?")
 
 
 @pytest.mark.parametrize(("content", "told"), [("{[", "neither JSON nor YAML"), ("[1]", "is no OpenAPI document")])

@@ -33,12 +33,19 @@ from tests.acu.test_served import model_folder
 PLAYED = {"large": ModelConfig(model="any", engine="scripted")}  # a model that needs no files
 
 
+def warnings(config: AcuConfig) -> list[str]:
+    """What `check` warns of. Raises StartRefused."""
+    found: list[str] = []
+    check(config, found.append)
+    return found
+
+
 def refused(config: AcuConfig) -> list[str]:
     """The fields that `survey` and `check`, which must agree, refuse."""
     with pytest.raises(StartRefused) as by_survey:
         survey(LoadedConfig(config, None, {}), {})
     with pytest.raises(StartRefused) as by_check:
-        check(config)
+        warnings(config)
     assert by_survey.value.problems == by_check.value.problems
     return [problem.partition(":")[0] for problem in by_check.value.problems]
 
@@ -51,7 +58,7 @@ def test_a_look_tells_everything_and_makes_nothing(tmp_path: Path) -> None:
     )
     assert refused(config) == ["network.tls_cert_file", "models.large.model", "daemon.audit_log"]
     good = AcuConfig(models=PLAYED, daemon=DaemonConfig(audit_log=str(tmp_path / "audit")))
-    assert check(good) == ()
+    assert warnings(good) == []
     ground = survey(LoadedConfig(good, None, {}), {})
     assert [plan.key for plan in ground.plans] == ["large"]
     assert list(tmp_path.iterdir()) == []
@@ -60,7 +67,7 @@ def test_a_look_tells_everything_and_makes_nothing(tmp_path: Path) -> None:
 def test_the_keys_are_looked_at_by_the_check_and_read_later_by_a_start(tmp_path: Path) -> None:
     config = AcuConfig(models=PLAYED, network=NetworkConfig(api_keys_file=str(tmp_path / "none")))
     with pytest.raises(StartRefused, match=r"network\.api_keys_file: .*none: No such file"):
-        check(config)
+        warnings(config)
     survey(LoadedConfig(config, None, {}), {})
     with pytest.raises(StartRefused, match=r"network\.api_keys_file: "):
         read_keys(config.network.api_keys_file)
@@ -95,10 +102,10 @@ def test_an_audit_log_is_made_when_it_is_opened_and_not_when_it_is_looked_at(tmp
 def test_recommended_sampling_that_cannot_be_used_is_a_warning_of_the_check(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "model")
     (folder / "generation_config.json").write_text(json.dumps({"top_p": 7}))
-    (warning,) = check(AcuConfig(models={"large": ModelConfig(model=str(folder))}))
+    (warning,) = warnings(AcuConfig(models={"large": ModelConfig(model=str(folder))}))
     assert warning.startswith(f"{folder}/generation_config.json: top_p 7 is ignored: ")
     embed = ModelConfig(model=str(folder), role="embed", engine="encoder")
-    assert check(AcuConfig(models={"large": embed})) == (), "a model for embeddings samples nothing"
+    assert warnings(AcuConfig(models={"large": embed})) == [], "a model for embeddings samples nothing"
 
 
 def test_models_are_kept_while_the_daemon_lives_and_one_that_went_is_refused(tmp_path: Path) -> None:

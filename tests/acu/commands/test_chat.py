@@ -193,12 +193,12 @@ def test_what_an_agents_tool_does_is_one_line() -> None:
 class Terminal:
     """`acu chat` on a pseudo-terminal, and the hands of its user."""
 
-    def __init__(self, running: RunningDaemon) -> None:
+    def __init__(self, running: RunningDaemon, *more: str) -> None:
         self.screen = ""
         pid, self._fd = pty.fork()
         if pid == 0:
             os.chdir(ROOT)
-            words = [sys.executable, "-m", "acu", "chat", "--socket", str(running.socket)]
+            words = [sys.executable, "-m", "acu", "chat", "--socket", str(running.socket), *more]
             os.execve(sys.executable, words, {**running.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"})
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
         self.pid = pid

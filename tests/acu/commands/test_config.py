@@ -34,6 +34,16 @@ def test_times_and_sizes_say_their_unit() -> None:
                 assert word.lower() in field.description.lower(), field.path
 
 
+def test_the_references_tables_have_a_sections_own_fields_before_its_sections() -> None:
+    heading = ""
+    for line in reference().splitlines():
+        if line.startswith("## "):
+            heading = line.removeprefix("## ")
+        if line.startswith(("| `instructions` ", "| `tools` | list of text of", "| `tool_mode` ")):
+            assert heading == "agents"
+    assert "## agents.NAME.thresholds" in reference()
+
+
 def test_the_reference_page_is_up_to_date() -> None:
     page = ROOT / "docs" / "configuration.md"
     assert page.read_text() == reference().rstrip() + "\n", "run: acu config reference > docs/configuration.md"
@@ -262,3 +272,35 @@ tools:
     done = acu("config", "check", str(file), environ=clean_environ)
     assert (done.returncode, done.stderr) == (0, "")
     assert not (tmp_path / "data").exists()
+
+
+def test_check_tells_each_problem_of_a_tool_once_and_drives_no_terminal(
+    tmp_path: Path, clean_environ: dict[str, str]
+) -> None:
+    (tmp_path / "evil.py").write_text("raise BaseException('\\x1b[2J evil')\n")
+    file = tmp_path / "acu.yaml"
+    file.write_text(PLAYED + "agents: {desk: {}}\ntools: {installed: false, python: {evil: {module: evil.py}}}\n")
+    done = acu("config", "check", str(file), environ=clean_environ)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("acu: tools.python.evil: ")
+    assert "\\x1b[2J evil" in line
+
+
+def test_check_warns_of_a_name_that_only_a_server_could_have(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    file = tmp_path / "acu.yaml"
+    servers = "{letters: {command: [sh]}}"
+    file.write_text(
+        PLAYED + f"agents: {{desk: {{tools: [calculater]}}}}\ntools: {{installed: false, mcp: {servers}}}\n"
+    )
+    done = acu("config", "check", str(file), environ=clean_environ)
+    assert (done.returncode, done.stdout) == (0, f"{file}: valid\n")
+    told = "not checked, may come from MCP server letters: calculater (did you mean calculator?)"
+    assert done.stderr == f"acu: agents.desk.tools: {told}\n"
+    file.write_text(file.read_text().replace("[sh]", "[no-such-server]"))
+    done = acu("config", "check", str(file), environ=clean_environ)
+    assert done.returncode == 2
+    assert [line.partition(": ")[2].partition(": ")[0] for line in done.stderr.splitlines()] == [
+        "agents.desk.tools",
+        "tools.mcp.letters",
+    ]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from acu.commands.runview import Axis, Piece, drawn, event_line, listed, span
+from acu.commands.runview import Axis, Events, Piece, drawn, event_line, listed, span
 from acu.errors import UnknownAnswer
 
 CALL = {
@@ -205,3 +205,27 @@ def test_a_bar_shows_each_part_where_it_was_and_the_shortest_at_all() -> None:
 )
 def test_durations_are_short(seconds: float, text: str) -> None:
     assert span(seconds) == text
+
+
+@pytest.mark.parametrize(("name", "whole"), [("deploy_status_now", ""), ("n" * 60, "n" * 60 + " ")])
+def test_a_tool_with_a_long_name_is_shown_whole(name: str, whole: str) -> None:
+    lines = lines_of(RUN | {"steps": [STEP | {"calls": [CALL | {"name": name}]}, LAST]})
+    assert any(line.startswith(f"  {name[:25]}") for line in lines)
+    assert any(line.startswith(f"    {whole}{{") for line in lines)
+
+
+def test_what_was_said_in_pieces_is_one_line() -> None:
+    told = Events(80)
+    said = {"type": "said", "at": 1.0, "sequence_number": 3, "text": "I lo", "ids": [1]}
+    assert told.take(said) == []
+    assert told.take(said | {"sequence_number": 4, "text": "ok.", "at": 2.0}) == []
+    joined, after = told.take({"type": "paused", "at": 3.0, "sequence_number": 5})
+    assert (joined.split()[0], joined.split()[2:]) == ("4", ["said", "I", "look."])
+    assert after.split()[2:] == ["paused"]
+    (line,) = told.take(said | {"text": "x" * 100})
+    assert len(line) <= 80
+    assert told.take(said) == []
+    assert len(told.end()) == 1
+    assert told.end() == []
+    with pytest.raises(UnknownAnswer):
+        told.take({"type": "said"})

@@ -152,6 +152,18 @@ def test_at_80_columns_every_engine_keeps_its_name_on_one_line() -> None:
     assert ["weights", "reading", "qwen2.5-7b-instruct-awq:", "40%", "at", "900", "MB/s"] in lines
 
 
+def test_agents_are_shown_with_their_tools_with_what_waits_and_with_servers_that_are_not_there() -> None:
+    report = report_of()
+    assert not any("agent/" in line for line in shown(report, 80))
+    desk = {"name": "desk", "model": "large", "tools": ["calculator", "pay"], "running": 3, "waiting": 1}
+    ops = {"name": "ops", "model": "large", "tools": [], "running": 0, "waiting": 0}
+    report["service"]["agents"] = {"agents": [desk, ops], "mcp_problems": {"letters": "it ended [1]\x1b"}}
+    lines = [line.strip() for line in shown(report, 120)]
+    assert "agent/desk  on large; 3 running, 1 of them waiting for a person: acu runs list --status waiting" in lines
+    assert {"tools: calculator, pay", "agent/ops   on large; 0 running", "tools: none"} <= set(lines)
+    assert "MCP letters not there: it ended [1]\\x1b" in lines
+
+
 @pytest.mark.parametrize(("width", "count"), [(80, 5), (200, 2)])
 def test_what_was_chosen_breaks_between_pairs_alone(width: int, count: int) -> None:
     choices = {"device": "cpu", "dtype": "bfloat16", "kv_cache_mib": 2048, "block_size": 128, "quantization": None}

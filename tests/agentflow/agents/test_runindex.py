@@ -140,6 +140,18 @@ async def test_runs_that_end_are_in_the_index_from_the_first_on_and_leave_it_whe
         assert await all_pages(overview, 3, agent="rare") == []
 
 
+async def test_runs_of_an_earlier_release_are_listed_also_if_the_first_thing_that_happens_is_a_new_one(
+    tmp_path: Path, plane: DataPlane
+) -> None:
+    await put_old(plane.state, range(8))
+    archive = Archive(plane.state)
+    await archive.open("acme", replace(run(8), end=None, ended_ms=None))
+    await archive.close("acme", run(8))
+    async with counted(tmp_path, plane) as (overview, _):
+        assert [each.id for each in await all_pages(overview, 3, agent="rare")] == ["run_000007"]
+        assert len(await all_pages(overview, 3, agent="a")) == 8
+
+
 async def test_indexing_goes_on_where_a_crash_left_it_and_what_cannot_be_read_is_left_out(
     tmp_path: Path, plane: DataPlane
 ) -> None:

@@ -135,3 +135,24 @@ async def test_a_page_that_cannot_be_written_keeps_no_other(tmp_path: Path) -> N
         assert await plane.state.scan("acme", KIND) == []
     finally:
         await plane.close()
+
+
+async def test_a_page_that_is_put_anew_while_its_rows_are_written_is_written_too(tmp_path: Path) -> None:
+    class PutAnew(Words):
+        async def __call__(self, tenant: str, texts: Sequence[str], background: bool) -> Any:
+            if pages:
+                await diary.put("acme", "run_1", pages.pop())
+            return await super().__call__(tenant, texts, background)
+
+    second = Entry(id="m_2", kind="note", text="The cat is awake.", agent="a", run_id="run_1", at=2)
+    pages = [Page(name="a", entries=(second,))]
+    plane = await DataPlane.open(config(tmp_path))
+    try:
+        diary, memories = diary_on(plane, PutAnew())
+        await diary.put("acme", "run_1", Page(name="a", entries=(ENTRY,)))
+        await written(diary)
+        assert pages == []
+        assert await found(memories) == ["m_1", "m_2"]
+        assert await plane.state.scan("acme", KIND) == []
+    finally:
+        await plane.close()

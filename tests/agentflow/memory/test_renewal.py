@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +32,27 @@ def entry(number: int, until: int | None = None) -> Entry:
 def other(width: int = 26) -> Words:
     """Another model, of the same width or of another."""
     return Words(model="others", first=OTHER, width=width)
+
+
+class Between(Words):
+    """A model. `asked`: how often for the memory's name. `once`: what happens while it makes many vectors."""
+
+    def __init__(self, words: Words) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.once: Callable[[], Awaitable[None]] | None = None
+        self.become(words)
+
+    def become(self, words: Words) -> None:
+        """Be another model from now on."""
+        self.model, self.first, self.width = words.model, words.first, words.width
+
+    async def __call__(self, tenant: str, texts: Sequence[str], background: bool) -> Any:
+        self.asked += [text for text in texts if text == "a"]
+        if len(texts) > 1 and self.once is not None:
+            once, self.once = self.once, None
+            await once()
+        return await super().__call__(tenant, texts, background)
 
 
 async def filled(folder: Path) -> None:
@@ -105,6 +128,42 @@ async def test_what_is_forgotten_while_a_memory_is_renewed_does_not_come_back(tm
         assert not ids & {"m_001", "m_069", named_id("pet")}
         (collection,) = collections(plane)
         assert await plane.get("acme", collection, ["m_001", "m_069"]) == [None, None]
+
+
+async def test_what_is_forgotten_while_its_part_is_written_does_not_come_back(tmp_path: Path) -> None:
+    await filled(tmp_path)
+    async with opened(config(tmp_path)) as plane:
+        diary, memories = diary_on(plane, words := Between(other()))
+        await searched(memories)
+
+        async def forget() -> None:  # the row is read, and not yet in the new collection
+            assert await memories.forget("acme", "a", "m_001")
+
+        words.once = forget
+        await one_part(diary)
+        (collection,) = set(collections(plane)) - {collection_name("a")}
+        first, second = await plane.get("acme", collection, ["m_001", "m_002"])
+        assert first is None
+        assert second is not None
+        await written(diary)
+        assert "m_001" not in {memory.id for memory in (await searched(memories)).memories}
+
+
+@pytest.mark.parametrize("width", [26, 30])
+async def test_how_wide_the_vectors_are_is_asked_once_and_again_of_a_third_model(tmp_path: Path, width: int) -> None:
+    await filled(tmp_path)
+    async with opened(config(tmp_path)) as plane:
+        diary, memories = diary_on(plane, words := Between(other(width)))
+        await searched(memories)
+        await one_part(diary)
+        await one_part(diary)
+        assert words.asked == ["a"]
+        words.become(Words(model="third", first=100, width=width))
+        await written(diary)
+        assert words.asked == ["a", "a"]
+        found = await searched(memories)
+        assert (len(found.memories), found.complete) == (COUNT + 2, True)
+        assert len(collections(plane)) == 1
 
 
 async def test_a_renewal_that_was_broken_off_is_gone_on_with_also_for_a_third_model(tmp_path: Path) -> None:
