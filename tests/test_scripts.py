@@ -341,6 +341,8 @@ def test_quickstart_goes_from_nothing_to_an_answer_and_is_stopped(quickstart: Qu
     assert "The capital of France is Paris." in first.stdout
     assert "curl --unix-socket /run/x/acu.sock http://localhost/v1/chat/completions" in first.stdout
     assert 'base_url="http://127.0.0.1:1/v1"' in first.stdout
+    assert "acu serve -c examples/travel/acu.yaml" in first.stdout
+    assert "acu chat --agent travel" in first.stdout
     pid = int((home / ".local/state/acu/quickstart.pid").read_text())
     assert f"kill {pid}" in first.stdout
     second = run(command, env=environment)

@@ -6,9 +6,10 @@ said, where that is more than a sentence.
 
 A field of a tool's schema may say where its text comes from, by the keyword `x-from-user`, and the grammar then has nothing else:
 
-    words      words that stand together in what the user said, as they are written there: a name, a day
-    day        words that name a day or a month, in English or Chinese: next Friday, 24 December, 明天. Where the user names none,
-               the field is left out, or a text as any other if it is required
+    words      words that stand together in what the user said, as they are written there: a name. None with a day in them, where
+               another field asks for the day
+    day        words that name a day or a month, in English or Chinese: next Friday, 24 December, 明天. One in the last message
+               is not left out; where there is none at all, the field is left out, or a text as any other if it is required
     message    the user's last message, whole: for a tool that reads it by itself
     free       whatever the model writes
 
@@ -23,7 +24,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from agentflow.agents.daywords import days
+from agentflow.agents.daywords import days, undated
 from agentflow.messages import Message, Sampling, Structured, Tool
 from agentflow.parsing.forced import named_schema
 
@@ -59,9 +60,8 @@ def sampling(tool: Tool, conversation: Sequence[Message] = ()) -> Sampling:
     """The likeliest arguments, in the tool's schema."""
     schema = named_schema(tool)
     said = [turn.content for turn in _end(conversation) if turn.role == "user" and turn.content]
-    if said and isinstance(fields := schema.get("properties"), dict):
-        taken = {name: _taken(field, said, name in schema.get("required", ())) for name, field in fields.items()}
-        schema = {**schema, "properties": {name: field for name, field in taken.items() if field is not None}}
+    if said and isinstance(schema.get("properties"), dict):
+        schema = _from_user(schema, said)
     schema = bounded(schema, min(MAX_TEXT, max(LEAST_TEXT, *map(len, said))) if said else MAX_TEXT)
     return Sampling(temperature=0.0, max_tokens=MAX_TOKENS, structured=Structured("json", schema, "tools"))
 
@@ -116,10 +116,23 @@ def _end(conversation: Sequence[Message]) -> list[Message]:
     return end
 
 
-def _taken(field: Any, said: Sequence[str], required: bool) -> Any:
+def _from_user(schema: dict[str, Any], said: Sequence[str]) -> dict[str, Any]:
+    """The form with the texts that the user has said where it asks for those. A day in the last message is not left out."""
+    fields: dict[str, Any] = schema["properties"]
+    dated = {name for name, field in fields.items() if isinstance(field, dict) and field.get(FROM_USER) == "day"}
+    rest = [undated(text) for text in said] if dated else said
+    required = list(schema.get("required", ()))
+    taken = {name: _taken(field, said, rest, required=name in required) for name, field in fields.items()}
+    kept = {name: field for name, field in taken.items() if field is not None}
+    if days(said[-1]):
+        required += [name for name in kept if name in dated and name not in required]
+    return {**schema, "properties": kept, "required": required}
+
+
+def _taken(field: Any, said: Sequence[str], rest: Sequence[str], *, required: bool) -> Any:
     """A field's schema, with the texts that the user has said where it asks for those. `said`: the latest last.
 
-    None where it asks for what the user did not say, and may be left out.
+    `rest`: what of them has the words. None where it asks for what the user did not say, and may be left out.
     """
     if not isinstance(field, dict) or field.get("type") != "string":
         return field
@@ -128,11 +141,11 @@ def _taken(field: Any, said: Sequence[str], required: bool) -> Any:
     if source == "message":
         choices = [said[-1]]
     elif source == "day":
-        choices = next((found for text in reversed(said) if (found := days(text))), [])
+        choices = next((them for text in reversed(said) if (them := days(text))), [])
         if not choices and not required:
             return None
     elif source in ("words", "anything"):
-        choices = [phrase for text in reversed(said) for phrase in phrases(text)]
+        choices = [phrase for text in reversed(rest) for phrase in phrases(text)]
         if choices and source == "anything":
             choices += reversed(said)
     choices = list(dict.fromkeys(choice for choice in choices if len(choice) <= MAX_TEXT))

@@ -30,6 +30,8 @@ _ASKING = """
 a about an and are can do does find for from how i in is it look me my of on or say search should tell that the there to what
 when where which who why with you document documents docs 怎么 什么 么写 如何 关于 文档 里关 是怎
 """
+# What a reader asks for a section with; none is found by these.
+_READING = "read show section sections chapter document documents page whole full text all please 读一 一下 全文"
 
 
 def sections(text: str) -> list[tuple[str, str]]:
@@ -81,6 +83,35 @@ def found(query: str, limit: int) -> list[tuple[str, str]]:
         )
         .fetchall()
     )
+
+
+def named(said: str) -> list[tuple[str, str]]:
+    """Places and texts of what somebody names: a section by its heading, one of a document, or the document whole."""
+    every = index().execute("SELECT place, text FROM sections ORDER BY rowid").fetchall()
+    words = [term for term in terms(said) if term not in _READING.split()]
+
+    def has(name: str) -> int:
+        """How many words of a name were said, where all of them were."""
+        of = terms(name)
+        return len(of) if set(of) <= set(words) else 0
+
+    best = max(every, key=lambda row: (has(_heading(row[0])), has(_document(row[0]))), default=None)
+    if best is not None and has(_heading(best[0])):
+        return [best]
+    document = next((_document(place) for place, _ in every if has(_document(place))), None)
+    if document is None:
+        return found(" ".join(words), 1)
+    within = [row for row in every if _document(row[0]) == document]
+    wanted = " ".join(word for word in words if word not in terms(document))
+    return [row for row in found(wanted, len(every)) if row in within][:1] or within
+
+
+def _document(place: str) -> str:
+    return place.partition(": ")[0]
+
+
+def _heading(place: str) -> str:
+    return place.partition(": ")[2]
 
 
 def shortened(text: str) -> str:
@@ -151,21 +182,16 @@ def search_documents(query: Request) -> str:
 @tool(
     idempotent=True,
     timeout_s=10,
-    examples=("Read the section on long results", "Show me all of 'Where things lie'"),
+    examples=("Read the section on long results", "Show me all of 'Where models and data are stored'"),
     aliases=("read the section", "read section", "whole section", "full text", "show me all of", "全文", "读一下"),
 )
 def read_section(place: Request) -> str:
-    """Read one section of a document whole.
+    """Read one section of a document whole, or all of a document.
 
     Args:
-        place: Its document and heading, as a search names it, such as models: Languages.
+        place: Its document and heading, as a search names it, such as models: Languages; or one of the two.
     """
-    row = (
-        index().execute("SELECT place, text FROM sections WHERE place = ? COLLATE NOCASE", (place.strip(),)).fetchone()
-    )
-    if row is None:
-        near = found(place, 1)
-        if not near:
-            return f"There is no section {place[:60]!r}. Search for it."
-        row = near[0]
-    return f"{row[0]}\n\n{row[1]}"
+    rows = named(place)
+    if not rows:
+        return f"There is no section {place[:60]!r}. Search for it."
+    return "\n\n".join(f"{place}\n\n{text}" for place, text in rows)

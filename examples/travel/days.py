@@ -1,5 +1,6 @@
 """Days as people say them, in English and Chinese, from what a small model wrote down of it."""
 
+# ruff: noqa: RUF001 - Chinese has its own punctuation
 from __future__ import annotations
 
 import re
@@ -19,24 +20,52 @@ NEAR_DAYS = {  # the longer ones first: 后天 is in 大后天
     "明": 1,
     "tonight": 0,
     "today": 0,
+    "right now": 0,
+    "this morning": 0,
+    "this afternoon": 0,
+    "this evening": 0,
+    "现在": 0,
     "今": 0,
     "yesterday": -1,
     "昨": -1,
 }
+FEASTS = {  # month and day, which are the same each year, or nearly so
+    "christmas eve": (12, 24),
+    "christmas": (12, 25),
+    "圣诞": (12, 25),
+    "summer solstice": (6, 21),
+    "夏至": (6, 21),
+    "winter solstice": (12, 21),
+    "冬至": (12, 21),
+}
+UNREAD = "I cannot read the day {!r}. Say today, tomorrow, a day of the week, or a date such as 24 December."
+UNREAD_CHINESE = "我看不懂“{}”是哪一天。请说今天、明天、星期五，或12月24日这样的日期。"
 
 
-def day_of(text: str, today: date) -> date:
-    """The day that a text means, seen from `today`; `today` where it means none. Months without a day are their 15th."""
+def day_of(text: str, today: date) -> date | None:
+    """The day that a text means, seen from `today`; None where it means none. Months without a day are their 15th."""
     said = text.casefold()
+    if said.strip() == "now":
+        return today
     for word, days in NEAR_DAYS.items():
         if word in said:
             return today + timedelta(days)
-    return _by_figures(said, today) or _by_weekday(said, today) or today
+    for word, (month, day) in FEASTS.items():
+        if word in said:
+            return _coming(today, month, day)
+    return _by_figures(said, today) or _by_weekday(said, today)
+
+
+def unread(text: str, *, chinese: bool) -> str:
+    """What is answered where a day cannot be read: no day is guessed."""
+    return (UNREAD_CHINESE if chinese else UNREAD).format(text[:60])
 
 
 def _by_figures(said: str, today: date) -> date | None:
-    """2026-12-24, 24 December, December 24th, 12月24日, in July, 七月 is not read."""
+    """2026-12-24, 24 December, December 24th, 12月24日, in July, in 3 days; 七月 is not read."""
     try:
+        if found := re.search(r"\bin (\d{1,3}) (day|week)s?\b", said):
+            return today + timedelta(int(found[1]) * (7 if found[2] == "week" else 1))
         if found := re.search(r"(\d{4})[-/年](\d{1,2})[-/月](\d{1,2})", said):
             return date(*map(int, found.groups()))
         if found := re.search(r"(\d{1,2})月(?:(\d{1,2})[日号]?)?", said):

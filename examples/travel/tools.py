@@ -2,8 +2,9 @@
 
 The tables lie beside this file, and each says how exact it is. The sun's times are computed. A small model fills in the
 arguments, so that much is understood: English and Chinese names, spellings, `tomorrow` and 明天. Each answer is a sentence,
-in Chinese where the place or the unit was written so, which a small model can pass on as it stands. What is not in a table is
-answered by a sentence too, and not by an error: after an error an agent's large model tries by itself, and a small one invents.
+in Chinese where the place or the unit was written so, which a small model can pass on as it stands. What is not in a table,
+and a day that cannot be read, is answered by a sentence too, and not by an error: after an error an agent's large model tries
+by itself, and a small one invents.
 """
 
 # ruff: noqa: RUF001 - Chinese has its own punctuation
@@ -12,7 +13,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from days import chinese_day, day_of, english_day
+from days import chinese_day, day_of, english_day, unread
 from measures import RATES_OF, RATES_OF_CHINESE, converted, currencies, read_request, units
 from msgspec import Meta
 from places import city_of, is_chinese, normals, today_in, unknown_city
@@ -22,7 +23,7 @@ from agentflow.tools.function import tool
 
 # A small model points at the user's words, and does not spell them.
 CityName = Annotated[str, Meta(extra_json_schema={"x-from-user": "words"})]
-DayName = Annotated[str, Meta(extra_json_schema={"x-from-user": "words"})]
+DayName = Annotated[str, Meta(extra_json_schema={"x-from-user": "day"})]
 Request = Annotated[str, Meta(extra_json_schema={"x-from-user": "message"})]
 
 
@@ -46,17 +47,19 @@ Request = Annotated[str, Meta(extra_json_schema={"x-from-user": "message"})]
         *("多少度", "冷不冷", "热不热", "冷吗", "热吗", "穿什么", "暖和"),
     ),
 )
-def weather(city: CityName, day: DayName) -> str:
+def weather(city: CityName, day: DayName = "today") -> str:
     """The usual weather in a city on a day.
 
     Args:
         city: The name of the city, as the user writes it.
-        day: today, tomorrow, or another day, as the user says it.
+        day: tomorrow, or another day, as the user says it.
     """
     place = city_of(city)
     if place is None:
         return unknown_city(city)
     when = day_of(day, today_in(place))
+    if when is None:
+        return unread(day, chinese=is_chinese(city))
     normal = normals()[place.name][when.month - 1]
     if is_chinese(city):
         return (
@@ -87,17 +90,19 @@ def weather(city: CityName, day: DayName) -> str:
         *("黄昏", "白天多长", "白天有多"),
     ),
 )
-def sun_times(city: CityName, day: DayName) -> str:
+def sun_times(city: CityName, day: DayName = "today") -> str:
     """Sunrise, sunset and the length of the day in a city.
 
     Args:
         city: The name of the city, as the user writes it.
-        day: today, tomorrow, or another day, as the user says it.
+        day: tomorrow, or another day, as the user says it.
     """
     place = city_of(city)
     if place is None:
         return unknown_city(city)
     when = day_of(day, today_in(place))
+    if when is None:
+        return unread(day, chinese=is_chinese(city))
     times = sun(place.latitude, place.longitude, when)
     if times is None:
         return f"In {place.name} the sun does not both rise and set on {english_day(when)}."

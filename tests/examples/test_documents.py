@@ -37,7 +37,32 @@ def test_a_section_is_read_whole_by_its_name_or_by_words_of_it() -> None:
     text = TOOLS["read_section"]("models: languages")
     assert text.startswith("models: Languages\n\nThe small model SmolLM2 speaks English only.")
     assert TOOLS["read_section"]("languages of the small model") == text
+    assert TOOLS["read_section"]("Read the section about the languages of the models") == text
     assert TOOLS["read_section"]("xyzzy") == "There is no section 'xyzzy'. Search for it."
+
+
+@pytest.mark.parametrize(
+    ("said", "places"),
+    [
+        ("Read the section about API keys", ["security: API keys"]),
+        ("Read the section on long results", ["agents: Long results"]),
+        ("show me all of 'Where models and data are stored'", ["starting: Where models and data are stored"]),
+        ("Read the section about deleting in security", ["security: Deleting a tenant's data"]),
+        (
+            "Read the section about security",
+            [
+                "security: Without keys",
+                "security: API keys",
+                "security: Beyond this machine",
+                "security: Deleting a tenant's data",
+            ],
+        ),
+        ("读一下密钥", ["中文: 密钥"]),
+    ],
+)
+def test_the_section_that_the_user_names_is_read_or_the_document(said: str, places: list[str]) -> None:
+    lines = TOOLS["read_section"](said).splitlines()
+    assert [line for line in lines if line in lines[:1] or line in places] == places
 
 
 def test_its_configuration_is_valid(clean_environ: dict[str, str]) -> None:

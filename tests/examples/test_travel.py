@@ -10,6 +10,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from acu.config import load
+from agentflow.agents import form
+from agentflow.messages import Message, Tool
+from agentflow.tools.toolmodule import load_functions
 from tests.acu.running import DaemonFactory, acu
 from tests.examples.loading import EXAMPLES, module_of, served, tools_of
 
@@ -79,13 +82,40 @@ def test_every_city_has_twelve_months_that_can_be() -> None:
         ("June 21st", date(2027, 6, 21)),
         ("12月24日", date(2026, 12, 24)),
         ("in January", date(2027, 1, 15)),
-        ("31 February", TODAY),
-        ("whenever", TODAY),
-        ("", TODAY),
+        ("right now", TODAY),
+        ("in 3 days", date(2026, 12, 3)),
+        ("冬至", date(2026, 12, 21)),
     ],
 )
 def test_days_are_read_as_people_say_them(said: str, day: date) -> None:
     assert DAYS.day_of(said, TODAY) == day
+
+
+@pytest.mark.parametrize("said", ["Athens", "31 February", "2026-02-30", "whenever", "Easter", "春节", "", "\ud800"])
+def test_a_day_that_cannot_be_read_is_refused_and_not_taken_for_today(said: str) -> None:
+    assert DAYS.day_of(said, TODAY) is None
+    told = f"I cannot read the day {said!r}. Say today, tomorrow, a day of the week, or a date such as 24 December."
+    assert TOOLS["sun_times"]("Athens", said) == TOOLS["weather"]("Athens", said) == told
+    assert TOOLS["weather"]("上海", "春节") == "我看不懂“春节”是哪一天。请说今天、明天、星期五，或12月24日这样的日期。"
+
+
+def test_without_a_day_it_is_today() -> None:
+    assert TOOLS["sun_times"]("Athens") == TOOLS["sun_times"]("Athens", "today")
+    assert TOOLS["weather"]("上海") == TOOLS["weather"]("上海", "今天")
+
+
+def test_the_day_of_every_example_is_among_the_words_that_the_small_model_may_take() -> None:
+    functions = load_functions(str(EXAMPLES / "travel" / "tools.py"))
+    for name in ("weather", "sun_times"):
+        spec = functions[name].spec
+        tool = Tool(spec.name, spec.description, spec.parameters)
+        for text in spec.examples:
+            sampling = form.sampling(tool, [Message("user", text)])
+            assert sampling.structured is not None
+            day = sampling.structured.value["properties"].get("day")
+            for said in day["enum"] if day else ():
+                assert DAYS.day_of(said, TODAY) is not None, (text, said)
+            assert (day is None) == (text == "去哈尔滨要穿羽绒服吗？"), text
 
 
 def test_the_weather_is_the_months_and_says_that_it_is_no_forecast() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from agentflow.agents import form
 from agentflow.messages import Message, Tool
 
@@ -12,7 +14,7 @@ SCHEMA = {
     "properties": {
         "city": {"type": "string", "description": "Where.", "x-from-user": "words"},
         "request": {"type": "string", "x-from-user": "message"},
-        "note": {"type": "string"},
+        "note": {"type": "string", "description": "What else."},
         "nights": {"type": "integer"},
     },
     "required": ["city"],
@@ -73,7 +75,7 @@ def test_a_field_of_the_users_words_is_one_of_the_phrases_of_the_turns_that_are_
     field = fields("Sunny in Rome?", "and in Paris?")["city"]
     assert {"Paris", "Rome"} <= set(field["enum"])
     assert field["enum"].index("Paris") < field["enum"].index("Rome")
-    assert fields("?")["city"] == {**SCHEMA["properties"]["city"], "maxLength": form.MAX_TEXT}  # type: ignore[index]
+    assert fields("?")["city"] == {**SCHEMA["properties"]["city"], "maxLength": form.LEAST_TEXT}  # type: ignore[index]
 
 
 def test_a_field_of_the_users_message_is_the_last_one_whole() -> None:
@@ -83,7 +85,7 @@ def test_a_field_of_the_users_message_is_the_last_one_whole() -> None:
 
 def test_fields_without_the_keyword_are_as_the_schema_has_them_with_a_bound_for_texts() -> None:
     found = fields("Paris, 3 nights")
-    assert found["note"] == {"type": "string", "maxLength": form.MAX_TEXT}
+    assert found["note"] == {"type": "string", "description": "What else.", "maxLength": form.LEAST_TEXT}
     assert found["nights"] == {"type": "integer"}
 
 
@@ -99,3 +101,76 @@ def test_lists_get_a_bound_and_what_has_one_keeps_it() -> None:
     assert form.bounded(schema) == {**schema, "maxItems": 40}
     assert form.bounded({"type": "string", "enum": ["a"]}) == {"type": "string", "enum": ["a"]}
     assert form.bounded({"default": {"type": "string"}}) == {"default": {"type": "string"}}
+
+
+def taken(field: dict[str, Any], *said: str, required: bool = True) -> Any:
+    """What the grammar makes of one field of a tool after these turns of a user's; None where it has no such field."""
+    schema = {"type": "object", "properties": {"it": field}, "required": ["it"] if required else []}
+    sampling = form.sampling(Tool("do", "", schema), [Message("user", text) for text in said])
+    assert sampling.structured is not None
+    return sampling.structured.value["properties"].get("it")
+
+
+def test_a_text_that_says_nothing_of_itself_is_words_of_the_user_or_a_message_whole() -> None:
+    said = "What is the deployment status of billing?"
+    for field in ({"type": "string"}, {"type": "string", "title": "Service", "default": "web"}):
+        choices = taken(field, "hello", said)["enum"]
+        assert {"billing", "deployment status", said, "hello"} <= set(choices)
+        assert choices[-1] == said  # the likelier ones stand first
+    assert taken({"type": "string"}, "?!") == {"type": "string", "maxLength": form.LEAST_TEXT}
+
+
+@pytest.mark.parametrize(
+    "field", [{"description": "A title."}, {"minLength": 2}, {"x-from-user": "free"}, {"x-from-user": 7}]
+)
+def test_a_text_that_says_anything_of_itself_is_written_freely(field: dict[str, Any]) -> None:
+    assert taken({"type": "string", **field}, "billing") == {"type": "string", **field, "maxLength": form.LEAST_TEXT}
+
+
+def test_a_text_is_as_long_as_what_the_user_said_at_most() -> None:
+    field = {"type": "string", "description": "A title."}
+    assert taken(field, "x" * 200, "and y")["maxLength"] == 200
+    assert taken(field, "x" * 5000)["maxLength"] == form.MAX_TEXT
+    assert taken({**field, "minLength": 150}, "x")["maxLength"] == 150
+    assert taken({**field, "maxLength": 1000}, "x")["maxLength"] == 1000
+    assert taken({"type": "array", "items": field}, "x")["items"]["maxLength"] == form.LEAST_TEXT
+
+
+def test_a_day_is_what_the_user_last_called_one_and_never_another_word() -> None:
+    day = {"type": "string", "x-from-user": "day", "description": "When."}
+    assert taken(day, "When does the sun rise in Athens tomorrow?") == {"type": "string", "enum": ["tomorrow"]}
+    assert taken(day, "in Rome on Friday?", "and in Paris?")["enum"] == ["Friday"]
+    assert taken(day, "in Rome on Friday?", "and on 3 May?")["enum"] == ["3 May"]
+
+
+def test_the_words_of_a_day_are_for_the_field_that_asks_for_it_alone() -> None:
+    fields = {"city": {"type": "string", "x-from-user": "words"}, "day": {"type": "string", "x-from-user": "day"}}
+    tool = Tool("sun", "", {"type": "object", "properties": fields, "required": ["city", "day"]})
+    for text, city, day in (("巴黎12月24日几点天黑", "巴黎", "12月24日"), ("Athens tomorrow?", "Athens", "tomorrow")):
+        sampling = form.sampling(tool, [Message("user", text)])
+        assert sampling.structured is not None
+        found = sampling.structured.value["properties"]
+        assert city in found["city"]["enum"]
+        assert not [phrase for phrase in found["city"]["enum"] if "12月24" in phrase or "tomorrow" in phrase]
+        assert found["day"]["enum"] == [day]
+    assert taken({"type": "string", "x-from-user": "words"}, "tomorrow")["enum"] == ["tomorrow"]
+
+
+def test_a_day_that_was_not_named_is_left_out_where_it_may_be() -> None:
+    day = {"type": "string", "x-from-user": "day", "default": "today"}
+    assert taken(day, "Sunny in Athens?", required=False) is None
+    assert taken(day, "Sunny in Athens?") == {**day, "maxLength": form.LEAST_TEXT}
+    assert taken(day, "x" * 5000, required=False) is None
+
+
+def test_a_day_that_was_named_is_not_left_out() -> None:
+    day = {"type": "string", "x-from-user": "day", "default": "today"}
+    tool = Tool("sun", "", {"type": "object", "properties": {"day": day, "note": {"type": "string"}}})
+    for text, required in (("Sunny tomorrow?", ["day"]), ("Sunny?", [])):
+        sampling = form.sampling(tool, [Message("user", text)])
+        assert sampling.structured is not None
+        assert sampling.structured.value["required"] == required
+    sampling = form.sampling(tool, [Message("user", "Sunny in Rome tomorrow?"), Message("user", "And in Paris?")])
+    assert sampling.structured is not None
+    assert sampling.structured.value["required"] == []
+    assert sampling.structured.value["properties"]["day"]["enum"] == ["tomorrow"]
