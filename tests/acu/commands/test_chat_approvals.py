@@ -49,22 +49,14 @@ def runs(running: RunningDaemon, *words: str) -> str:
     return done.stdout
 
 
+def chatting(running: RunningDaemon, *words: str, stdin: int) -> subprocess.Popen[str]:
+    """`acu chat` with the agent, and no terminal."""
+    command = [sys.executable, "-m", "acu", "chat", "--socket", str(running.socket), "--agent", "ops", *words]
+    return subprocess.Popen(command, cwd=ROOT, env=running.environ, stdin=stdin, stdout=-1, stderr=-1, text=True)
+
+
 def test_without_a_terminal_a_line_names_the_call_and_the_command_that_allows_it(running: RunningDaemon) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "acu",
-        "chat",
-        "--socket",
-        str(running.socket),
-        "--agent",
-        "ops",
-        "--once",
-        "restart",
-    ]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=running.environ, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True
-    ) as asking:
+    with chatting(running, "--once", "restart", stdin=subprocess.DEVNULL) as asking:
         assert asking.stderr is not None
         line = asking.stderr.readline()
         (run,) = json.loads(runs(running, "list", "--status", "waiting", "--json"))["data"]
@@ -107,10 +99,7 @@ def test_on_a_terminal_the_person_is_asked(running: RunningDaemon) -> None:
 
 
 def test_lines_of_a_pipe_are_no_answer_and_a_daemon_that_stops_waits_for_none(running: RunningDaemon) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "acu", "chat", "--socket", str(running.socket), "--agent", "ops"],
-        cwd=ROOT, env=running.environ, stdin=-1, stdout=-1, stderr=-1, text=True,
-    ) as asking:  # fmt: skip
+    with chatting(running, stdin=subprocess.PIPE) as asking:
         assert asking.stdin is not None
         asking.stdin.write("restart\ny\n")
         asking.stdin.flush()
@@ -119,21 +108,7 @@ def test_lines_of_a_pipe_are_no_answer_and_a_daemon_that_stops_waits_for_none(ru
         output, errors = asking.communicate(timeout=60)
     assert output.startswith("Then not.\n")
     assert "waits for a person" in errors
-    command = [
-        sys.executable,
-        "-m",
-        "acu",
-        "chat",
-        "--socket",
-        str(running.socket),
-        "--agent",
-        "ops",
-        "--once",
-        "restart",
-    ]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=running.environ, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True
-    ) as asking:
+    with chatting(running, "--once", "restart", stdin=subprocess.DEVNULL) as asking:
         assert asking.stderr is not None
         assert "waits for a person" in asking.stderr.readline()
         running.process.terminate()
