@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from agentflow.agents.archive import RunRecord
 from agentflow.agents.live import LiveRun
+from agentflow.agents.record import Event
 from agentflow.errors import AgentFlowError, Draining
 
 _log = logging.getLogger(__name__)
@@ -21,6 +22,7 @@ class Going:
         self.live = live
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[None] | None = None
+        self.response = ""  # the last that began in it; empty: none
         self.left = False  # it stays open, and is taken up by whoever starts next
         self._cancelled = False
 
@@ -51,6 +53,20 @@ class Going:
         if not self._cancelled:
             self.left = True
             self.cancel()
+
+    async def answer(self, events: Sequence[Event], after: int, response: str) -> bool:
+        """Tell events right behind the first `after` of its log, where `response` begins, and wait until they are kept.
+
+        False if others are there already.
+        """
+
+        def is_first() -> bool:
+            if self.live.count != after:
+                return False
+            self.response = response
+            return True
+
+        return await self.live.keep_while(is_first, *events)
 
     async def ended(self) -> None:
         """Wait until its end is noted."""

@@ -98,10 +98,6 @@ class LiveRun:
         """Tell the end, unless something holds once all that was told before it is known here."""
         await asyncio.shield(asyncio.ensure_future(self._tell([ended], lambda: not unless())))
 
-    async def answer(self, events: Sequence[Event], after: int) -> bool:
-        """Tell events right behind the first `after` of the log, and wait as `kept` does; False if others are there already."""
-        return await self.keep_while(lambda: len(self._events) == after, *events)
-
     async def _tell(self, events: Sequence[Event], holds: Callable[[], bool] = lambda: True) -> list[Heard] | None:
         """None: nothing was told, since the run is over or `holds` does not."""
         async with self._order:

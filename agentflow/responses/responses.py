@@ -104,7 +104,7 @@ class Responses:
             await self._store.put(tenant, record)
         taken = False
         try:
-            taken = await going.live.answer(words.events(new.request.caller.name), record.after)
+            taken = await going.answer(words.events(new.request.caller.name), record.after, record.id)
         finally:
             if record.store and not taken:
                 await self._store.drop(tenant, record)  # whose id its caller never learns
@@ -146,6 +146,7 @@ class Responses:
         settings = record.settings
         asked = Asked(run_of(record.id), settings.instructions or "", settings.max_tool_calls, chain)
         going = await self._runs.begin(request, asked)
+        going.response = record.id
         stream = ResponseStream(record, going.live.follow(), going=going)
         try:
             await stream.begun()

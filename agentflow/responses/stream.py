@@ -21,8 +21,8 @@ _AT_ONCE = 50  # events of a log that are read without a break
 class ResponseStream:
     """Iterate it once, and close it whatever happens. `after`: only events with higher numbers are given.
 
-    `going` is the run where it is this stream's own: closing ends it, unless the response is over, read or not, and
-    another can go on with its run, since that is stored. Iterating raises what the run was left with.
+    `going` is the run where it is this stream's own: closing ends it, unless another response has gone on with it, or can: the
+    response is over, read or not, and its run is stored. Iterating raises what the run was left with.
     """
 
     def __init__(
@@ -98,7 +98,8 @@ class ResponseStream:
         try:
             await self._catch_up(going.live)
         finally:  # also when cancelled meanwhile
-            if not going.live.over and (not self._is_over() or going.live.archive is None):
+            left = self._is_over() and going.live.archive is not None
+            if going.response == self.id and not going.live.over and not left:
                 going.cancel()
                 await going.ended()
 

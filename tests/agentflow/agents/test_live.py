@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentflow.agents.archive import Archive
+from agentflow.agents.going import Going
 from agentflow.agents.journal import Kept, MemoryJournal, StoredJournal, stored
 from agentflow.agents.live import LiveRun
 from agentflow.agents.record import Began, Ended, Event, Said, StepBegan
@@ -155,17 +156,18 @@ async def test_nothing_is_kept_behind_what_may_be_lost() -> None:
 async def test_what_comes_too_late_is_not_kept_and_says_so() -> None:
     journal = HeldJournal()
     live = LiveRun("run_1", "t", journal, [BEGAN, STEP])
+    going = Going(live)
     ending = asyncio.create_task(live.tell(END))
     await _turns()
     late = [
         asyncio.create_task(live.keep(said("Hi"))),
         asyncio.create_task(live.keep_while(lambda: True, said("Hi"))),
-        asyncio.create_task(live.answer([said("Hi")], 2)),
+        asyncio.create_task(going.answer([said("Hi")], 2, "resp_1")),
     ]
     journal.free.set()
     await ending
     assert await asyncio.gather(*late) == [False, False, False]
-    assert live.count == 3
+    assert (live.count, going.response) == (3, "")
 
 
 async def test_what_is_being_told_is_told_whole_though_the_teller_is_cancelled() -> None:

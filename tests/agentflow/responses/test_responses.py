@@ -242,6 +242,64 @@ async def test_who_leaves_late_ends_neither_his_response_nor_the_one_that_went_o
     await plane.close()
 
 
+async def test_who_leaves_late_a_response_that_is_not_stored_does_not_end_the_one_that_went_on(tmp_path: Path) -> None:
+    free = asyncio.Event()
+
+    async def pay(arguments: dict[str, Any], _: CallContext) -> str:
+        if arguments["to"] == "Bob":
+            await free.wait()
+        return f"paid {arguments['to']}"
+
+    rules = {"paid Bob": "Both are paid.", "paid Ann": call("pay", '{"to": "Bob"}'), "go": call("pay", '{"to": "Ann"}')}
+    plane = await opened(tmp_path)
+    async with benched(tmp_path, rules, [BodyTool("pay", pay, approval=True)], plane=plane) as it:
+        responses = it.service.responses
+        asks = await (await responses.create(asked("go", "agent/a"))).finish()
+        live = it.service.agents.live("default", run_of(asks.record.id))
+        assert live is not None
+
+        def says_yes(*, store: bool) -> NewResponse:
+            (waiting,) = live.progress.waiting
+            yes = WordItem(id="word_1", request=approval_of(waiting.id), approve=True)
+            new = replace(asked("", "agent/a", previous_response_id=asks.record.id), input=(yes,))
+            return replace(new, request=replace(new.request, store=store))
+
+        slow = await responses.create(says_yes(store=False))
+        await live.until(lambda: live.progress.step == 1 and live.progress.waits_for_word)
+        last = await responses.create(says_yes(store=True))
+        await slow.aclose()
+        free.set()
+        state = await last.finish()
+        assert state.status == "completed"
+        assert isinstance(state.output[-1], MessageItem)
+        assert state.output[-1].texts == ("Both are paid.",)
+        await last.aclose()
+    await plane.close()
+
+
+async def test_who_leaves_a_response_that_is_not_stored_ends_its_run_while_nobody_else_goes_on_with_it(
+    tmp_path: Path,
+) -> None:
+    async def pay(_: dict[str, Any], __: CallContext) -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    plane = await opened(tmp_path)
+    async with benched(tmp_path, {"go": call("pay")}, [BodyTool("pay", pay, approval=True)], plane=plane) as it:
+        responses = it.service.responses
+        asks = await (await responses.create(asked("go", "agent/a"))).finish()
+        (request,) = asks.output
+        yes = WordItem(id="word_1", request=request.id, approve=True)
+        new = replace(asked("", "agent/a", previous_response_id=asks.record.id), input=(yes,))
+        stream = await responses.create(replace(new, request=replace(new.request, store=False)))
+        await stream.aclose()
+        assert it.service.agents.live("default", run_of(asks.record.id)) is None
+        run = await (await it.service.agents.archive()).find("default", run_of(asks.record.id))
+        assert run is not None
+        assert run.end == "cancelled"
+    await plane.close()
+
+
 async def test_nobody_is_told_what_a_loss_of_power_would_undo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = asyncio.Event()
 
