@@ -17,10 +17,10 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import IO, Final, NamedTuple
 
 from agentflow.tools.errors import ToolDied
 from agentflow.tools.minded import GRACE_S, Minded
@@ -36,15 +36,15 @@ _POLITE_S: Final = 1.0
 
 class _Begun(NamedTuple):
     process: Minded
-    to: int
-    output: int
-    errors: int
+    to: IO[bytes]
+    output: IO[bytes]
+    errors: IO[bytes]
 
     def discard(self) -> None:
         """End it, where nobody takes it on. Blocks for milliseconds."""
         self.process.discard()
-        for descriptor in self[1:]:
-            os.close(descriptor)
+        for pipe in self[1:]:
+            pipe.close()
 
 
 class _Tail(asyncio.Protocol):
@@ -59,16 +59,22 @@ class _Tail(asyncio.Protocol):
             del self.kept[:-_TAIL]
 
 
+class _Lines(NamedTuple):
+    """What leads to it and from it."""
+
+    to: asyncio.WriteTransport
+    output: asyncio.StreamReader
+    tail: _Tail
+    transports: tuple[asyncio.BaseTransport, ...]
+
+
 class McpProcess:
     """Made by `begin`; `end` it. `most_bytes`: of one line, and of what it has not read."""
 
-    def __init__(self, process: Minded, most_bytes: int) -> None:
+    def __init__(self, process: Minded, lines: _Lines, most_bytes: int) -> None:
         self._process = process
         self._most_bytes = most_bytes
-        self._tail = _Tail()
-        self._output = asyncio.StreamReader(_BLOCK)
-        self._transports: list[asyncio.BaseTransport] = []
-        self._input: asyncio.WriteTransport | None = None
+        self._input, self._output, self._tail, self._transports = lines
         process.watch(self._over)
 
     @classmethod
@@ -80,7 +86,7 @@ class McpProcess:
         thread: Executor,
         most_bytes: int,
     ) -> McpProcess:
-        """Start it. `thread` must outlive it. Raises OSError. Cancelled, it leaves no process."""
+        """Start it. `thread` must outlive it. Raises OSError. Where it raises, cancelled or not, it leaves no process."""
         loop = asyncio.get_running_loop()
         beginning = loop.run_in_executor(thread, _begin, tuple(command), folder, dict(environment))
         try:
@@ -90,23 +96,18 @@ class McpProcess:
             if not beginning.cancelled() and beginning.exception() is None:
                 beginning.result().discard()
             raise
-        process = cls(begun.process, most_bytes)
-        try:
-            await process._connect(begun)
-        except BaseException:
-            process.kill()
-            await process.end()
-            raise
+        with ExitStack() as undo:
+            undo.callback(begun.discard)
+            to, _ = await loop.connect_write_pipe(asyncio.Protocol, begun.to)
+            undo.callback(to.abort)
+            reader, tail = asyncio.StreamReader(_BLOCK), _Tail()
+            output, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), begun.output)
+            undo.callback(output.close)
+            errors, _ = await loop.connect_read_pipe(lambda: tail, begun.errors)
+            undo.callback(errors.close)
+            process = cls(begun.process, _Lines(to, reader, tail, (to, output, errors)), most_bytes)
+            undo.pop_all()
         return process
-
-    async def _connect(self, begun: _Begun) -> None:
-        loop = asyncio.get_running_loop()
-        self._input, _ = await loop.connect_write_pipe(asyncio.Protocol, os.fdopen(begun.to, "wb", 0))
-        output, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(self._output), os.fdopen(begun.output, "rb", 0)
-        )
-        errors, _ = await loop.connect_read_pipe(lambda: self._tail, os.fdopen(begun.errors, "rb", 0))
-        self._transports = [self._input, output, errors]
 
     @property
     def pid(self) -> int:
@@ -136,7 +137,7 @@ class McpProcess:
 
     def send(self, line: bytes) -> None:
         """Say something. Does not wait. Raises ToolDied where it has ended, or does not read."""
-        if self._input is None or self._input.is_closing():
+        if self._input.is_closing():
             raise ToolDied("it does not read any more")
         self._input.write(line + b"\n")
         if self._input.get_write_buffer_size() > 2 * self._most_bytes:
@@ -157,7 +158,7 @@ class McpProcess:
             raise
 
     async def _end(self) -> None:
-        if self._input is not None and not self._input.is_closing():
+        if not self._input.is_closing():
             if self._input.get_write_buffer_size():
                 self._input.abort()  # it would wait until all is read
             else:
@@ -205,7 +206,4 @@ def _begin(command: tuple[str, ...], folder: str | None, environment: dict[str, 
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    descriptors = [os.dup(each.fileno()) for each in (process.stdin, process.stdout, process.stderr)]
-    for each in (process.stdin, process.stdout, process.stderr):
-        each.close()
-    return _Begun(Minded(process), *descriptors)
+    return _Begun(Minded(process), process.stdin, process.stdout, process.stderr)

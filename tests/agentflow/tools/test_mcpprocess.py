@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sys
 from collections.abc import AsyncGenerator
@@ -96,6 +97,24 @@ async def test_a_beginning_that_is_cancelled_leaves_no_process(thread: ThreadPoo
         await beginning
     while living() - others:
         await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("of", ["os.pidfd_open", "asyncio.StreamReader"])
+async def test_a_beginning_that_fails_leaves_no_process_and_no_descriptor(
+    thread: ThreadPoolExecutor, others: set[int], monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    def full(*_: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    await (await begin(thread, "true")).end()
+    await asyncio.sleep(0)
+    descriptors = psutil.Process().num_fds()
+    monkeypatch.setattr(of, full)
+    with pytest.raises(OSError, match="Too many open files"):
+        await begin(thread, "sh", "-c", STUBBORN)
+    assert living() <= others
+    await asyncio.sleep(0)  # the loop closes transports in its next turn
+    assert psutil.Process().num_fds() <= descriptors
 
 
 async def test_what_cannot_be_started_is_an_error(thread: ThreadPoolExecutor) -> None:
