@@ -24,7 +24,7 @@ from agentflow.agents.clock import RunClock
 from agentflow.agents.config import AgentConfig
 from agentflow.agents.live import LiveRun
 from agentflow.agents.planner import Planner
-from agentflow.agents.progress import Call, Heard, Progress
+from agentflow.agents.progress import OUTCOME_UNKNOWN, Call, Heard, Progress
 from agentflow.agents.record import (
     HANDED_OVER,
     Began,
@@ -48,10 +48,6 @@ ENGINES = 2  # that may fail in one step before the run does
 LONGEST_CHARACTER = 8  # tokens of one character, at most: a byte each, and some to spare
 
 _log = logging.getLogger(__name__)
-_UNKNOWN = (
-    "The outcome of this call is unknown: it was under way when the server stopped. It may have been done, and is not "
-    "repeated."
-)
 
 
 class Terms(NamedTuple):
@@ -186,7 +182,7 @@ class AgentLoop:
 
     async def _call(self, call: Call, tools: ToolWork) -> None:
         if call.attempt and not call.idempotent:
-            await self._live.tell(CallEnded(call_id=call.id, text=_UNKNOWN, is_error=True))
+            await self._live.tell(CallEnded(call_id=call.id, text=OUTCOME_UNKNOWN, is_error=True))
         else:
             await tools.call(self._live, call, self._clock)
 

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from agentflow.agents.instructions import uninstructed
-from agentflow.agents.progress import Progress
+from agentflow.agents.progress import OUTCOME_UNKNOWN, Progress
 from agentflow.agents.record import Added, Event, StepBegan
 from agentflow.errors import InvalidRequest
 from agentflow.messages import Message, ToolCall
 from agentflow.responses.items import CallItem, Item, MessageItem, ResultItem, ToolItem
 
 _CUT_OFF = "This call was cut off, and has no result."
-_UNKNOWN = "The outcome of this call is unknown: it was cut off while it was under way. It may have been done."
 
 
 def messages_of(items: Iterable[Item]) -> tuple[Message, ...]:
@@ -32,7 +31,7 @@ def messages_of(items: Iterable[Item]) -> tuple[Message, ...]:
                 messages.append(Message("tool", output, name=names.get(call_id), tool_call_id=call_id))
             case ToolItem():
                 _call(messages, ToolCall(item.id, item.name, item.arguments))
-                output = _UNKNOWN if item.output is None else item.output
+                output = OUTCOME_UNKNOWN if item.output is None else item.output
                 messages.append(Message("tool", output, name=item.name, tool_call_id=item.id))
     return tuple(messages)
 
@@ -52,7 +51,7 @@ def context_of(progress: Progress) -> tuple[Message, ...]:
         answered = {call.id for call in progress.calls if call.ended is not None or call.clients}
         begun = {call.id for call in progress.calls if call.attempt}
         messages += [
-            Message("tool", _UNKNOWN if call.id in begun else _CUT_OFF, name=call.name, tool_call_id=call.id)
+            Message("tool", OUTCOME_UNKNOWN if call.id in begun else _CUT_OFF, name=call.name, tool_call_id=call.id)
             for call in said.tool_calls
             if call.id not in answered
         ]

@@ -99,6 +99,11 @@ async def test_a_run_goes_on_from_every_point_of_its_log(tmp_path: Path) -> None
         # A booking that was under way is not made again, and the model is told so; all else comes out as it would have.
         if book_is_open(whole[:cut]):
             assert text(events, run_id).endswith("I cannot tell.")
+            (told,) = {event.text for event in events if isinstance(event, CallEnded) and event.is_error}
+            assert told == (
+                "The outcome of this call is unknown: it was cut off while it was under way. It may have been done, and is not "
+                "repeated."
+            )
         else:
             assert text(events, run_id) == text(whole, run_id)
         started = Counter(event.name for event in events if isinstance(event, CallStarted))

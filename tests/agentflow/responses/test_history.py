@@ -27,7 +27,7 @@ from agentflow.responses.items import CallItem, Item, MessageItem, ResultItem, T
 USER = Message("user", "Look.")
 CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
 ID = "call_abc0000"
-UNKNOWN = "The outcome of this call is unknown: it was cut off while it was under way. It may have been done."
+UNKNOWN = "The outcome of this call is unknown: it was cut off while it was under way. It may have been done, and is not repeated."
 
 
 def progress(agent: str, *events: Event, messages: tuple[Message, ...] = (USER,), instructions: str = "") -> Progress:
