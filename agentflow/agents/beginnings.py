@@ -74,7 +74,8 @@ class Beginnings:
             raise UnknownModel(f"The agent {began.agent!r} is not configured any more.")
         speaker = await self._speaker(began.model, time.monotonic() + self._deadline_s)
         terms = Terms(agent, Caller(tenant, began.key), self._deadline_s, resumed=True)
-        return Beginning(began, await self._planner(speaker, began.agent, agent), terms)
+        holds = holds_of(self._agency.toolbox.specs(agent.tools))
+        return Beginning(began, await self._planner(speaker, began.agent, agent, holds), terms)
 
     async def _of_agent(self, request: ChatRequest, asked: Asked) -> Beginning:
         name = request.model.removeprefix(PREFIX)
@@ -82,7 +83,8 @@ class Beginnings:
         _check_agents(request)
         deadline_s = self._deadline_s if request.deadline_s is None else request.deadline_s
         speaker = await self._speaker(agent.model, time.monotonic() + deadline_s)
-        own = self._agency.toolbox.offered(agent.tools)
+        specs = self._agency.toolbox.specs(agent.tools)  # once: tools of servers come and go
+        own, holds = tuple(spec.offered for spec in specs), holds_of(specs)
         choice, theirs = request.tool_choice, request.tools if request.tool_choice.mode != "none" else ()
         _check_names(own, theirs)
         tools = (*own, *theirs)
@@ -90,7 +92,6 @@ class Beginnings:
         await self._check(sampling.structured)
         instructions = "\n\n".join(filter(None, (agent.instructions, asked.instructions)))
         messages = instructed(request.messages, instructions)
-        holds = self._holds(agent)
         began = Began(
             agent=name,
             model=speaker.name,
@@ -105,11 +106,11 @@ class Beginnings:
             max_calls=asked.max_calls,
             forced=_forced(choice),
             client_tools=tuple(tool.name for tool in theirs),
-            asking=tuple(spec.name for spec in self._agency.toolbox.specs(agent.tools) if spec.approval),
+            asking=tuple(spec.name for spec in specs if spec.approval),
             conversation=asked.conversation,
         )
         terms = Terms(agent, request.caller, deadline_s, request.priority)
-        return Beginning(began, await self._planner(speaker, name, agent), terms)
+        return Beginning(began, await self._planner(speaker, name, agent, holds), terms)
 
     async def _of_answer(self, request: ChatRequest, asked: Asked) -> Beginning:
         """As `_of_agent`, of a plain model."""
@@ -138,17 +139,13 @@ class Beginnings:
         terms = Terms(_ONE_ANSWER, request.caller, deadline_s, request.priority)
         return Beginning(began, Planner(Cast(speaker, speaker)), terms)
 
-    async def _planner(self, large: Speaker, name: str, agent: AgentConfig) -> Planner:
+    async def _planner(self, large: Speaker, name: str, agent: AgentConfig, holds: Holds) -> Planner:
         """Who speaks in an agent's runs, and when."""
         small = large
         if agent.routing and agent.small_model is not None:
             small = await self._speaker(agent.small_model, time.monotonic() + self._deadline_s)
         recall = None if self._agency.memory is None else self._agency.memory.recall(name)
-        return Planner(Cast(large, small), self._guides.of(name), recall, self._holds(agent))
-
-    def _holds(self, agent: AgentConfig) -> Holds:
-        """For how long the results of an agent's tools hold."""
-        return holds_of(self._agency.toolbox.specs(agent.tools))
+        return Planner(Cast(large, small), self._guides.of(name), recall, holds)
 
     def _agent(self, name: str) -> AgentConfig:
         agent = self._agency.agents.get(name)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
+from agentflow import messages
 from agentflow.tools.context import Context
 
 
@@ -42,6 +43,11 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     approval: bool = False
     examples: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+
+    @property
+    def offered(self) -> messages.Tool:
+        """What a model is told of it."""
+        return messages.Tool(name=self.name, description=self.description or None, parameters=self.parameters)
 
 
 class Content(Struct, frozen=True):

@@ -30,7 +30,6 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from agentflow import messages
 from agentflow.tools.arguments import parsed, places_of_handles
 from agentflow.tools.errors import (
     InvalidArguments,
@@ -141,13 +140,6 @@ class Toolbox:
 
     def _matching(self, name: str) -> list[str]:
         return [key for key in self._places if key.startswith(name[:-1])] if name.endswith("*") else [name]
-
-    def offered(self, names: Iterable[str]) -> tuple[messages.Tool, ...]:
-        """As `specs`, for a model's prompt."""
-        return tuple(
-            messages.Tool(name=spec.name, description=spec.description or None, parameters=spec.parameters)
-            for spec in self.specs(names)
-        )
 
     def _place(self, name: str) -> _Place:
         if (place := self._places.get(name)) is None:

@@ -60,7 +60,7 @@ async def test_agents_get_the_tools_that_they_name_and_the_small_model_that_is_t
     try:
         agency = room.agency
         assert agency.agents["desk"].small_model == "small"
-        assert {tool.name for tool in agency.toolbox.offered(agency.agents["desk"].tools)} == {"greet", "calculator"}
+        assert {tool.name for tool in agency.toolbox.specs(agency.agents["desk"].tools)} == {"greet", "calculator"}
     finally:
         await room.close()
 
@@ -90,7 +90,7 @@ async def test_the_tools_of_memory_and_of_files_are_there_for_agents_that_name_t
     }
     room = await AgencyRoom.open(configured(tmp_path, models=REMEMBERING, agents=agents), ENVIRON, Later())
     try:
-        offered = {tool.name for tool in room.agency.toolbox.offered(("*",))}
+        offered = {tool.name for tool in room.agency.toolbox.specs(("*",))}
         assert offered & OWN == found
         assert room.agency.memory is not None
         assert room.agency.memory.recall("desk") is not None

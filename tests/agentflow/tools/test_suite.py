@@ -86,7 +86,7 @@ async def test_functions_operations_and_a_servers_tools_are_in_one_toolbox(tmp_p
     )
     async with connected(tmp_path, wanted, documents={"things": DOCUMENT}) as suite:
         assert {"double", "list_things", "calculator"} <= names(suite)
-        assert suite.toolbox.offered(("add",)) == ()  # it may come yet
+        assert suite.toolbox.specs(("add",)) == ()  # it may come yet
         await until(suite, "add")
         assert (await call(suite, "add", '{"a": 2, "b": 3}')).text == "5"
         assert (await call(suite, "double", '{"n": 4}')).text == "8"
@@ -119,7 +119,7 @@ async def test_two_tools_of_one_name_are_refused(tmp_path: Path) -> None:
 async def test_without_servers_a_name_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
     async with connected(tmp_path, config(tmp_path)) as suite:
         with pytest.raises(UnknownTool, match="Did you mean 'double'"):
-            suite.toolbox.offered(("doubel",))
+            suite.toolbox.specs(("doubel",))
 
 
 async def test_a_start_that_is_cancelled_ends_what_was_ready(tmp_path: Path) -> None:
