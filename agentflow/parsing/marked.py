@@ -18,36 +18,26 @@ space is dropped around calls, and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from agentflow.parsing.events import CallReader, Malformed, ParserEvent, Text
 from agentflow.parsing.formats import Format
-from agentflow.parsing.value import PIECE, SPACE
+from agentflow.parsing.held import HeldText, overlap
+from agentflow.parsing.value import SPACE
 
 
-class MarkedParser:
+class MarkedParser(HeldText):
     """Calls among text. `names` are the functions that exist: what nothing announced is a call only of one of these."""
 
     def __init__(self, form: Format, names: Collection[str]) -> None:
+        super().__init__()
         self._format = form
         self._names = names
-        self._state: Callable[[list[ParserEvent]], bool] = self._in_text
-        self._held = ""
         self._fresh = True  # nothing but white space and separators since the beginning, or since a call
-        self._layout: list[str] = []  # these, which may yet turn out to be text
         self._calls = 0
         self._call: CallReader | None = None
         self._closer: str | None = None  # that should follow this call, or the one after it if the model means several
         self._raw: list[str] = []  # of what is being read, since its last whole call
-
-    def feed(self, text: str) -> list[ParserEvent]:
-        """As ToolParser.feed."""
-        events: list[ParserEvent] = []
-        for start in range(0, len(text), PIECE):
-            self._held += text[start : start + PIECE]
-            while self._held and self._state(events):
-                pass
-        return events
 
     def finish(self) -> list[ParserEvent]:
         """As ToolParser.finish."""
@@ -129,7 +119,7 @@ class MarkedParser:
     def _after_call(self, _: list[ParserEvent]) -> bool:
         """Drop the closer, if the model wrote one."""
         closer = self._closer or ""
-        self._set_layout_aside(SPACE)
+        self._set_layout_aside()
         if self._held.startswith(closer):
             self._layout.clear()
             self._held = self._held[len(closer) :]
@@ -168,20 +158,3 @@ class MarkedParser:
         index = self._calls if call.opened else None
         self._calls += call.opened
         return Malformed(raw, index)
-
-    def _set_layout_aside(self, characters: str) -> None:
-        rest = self._held.lstrip(characters)
-        if len(rest) < len(self._held):
-            self._layout.append(self._held[: len(self._held) - len(rest)])
-            self._held = rest
-
-    def _taken_layout(self) -> str:
-        layout = "".join(self._layout)
-        self._layout.clear()
-        return layout
-
-
-def overlap(text: str, marker: str) -> int:
-    """Length of the longest end of `text` that is a beginning of `marker`, but not all of it."""
-    sizes = range(min(len(marker) - 1, len(text)), 0, -1)
-    return next((size for size in sizes if text.endswith(marker[:size])), 0)

@@ -26,8 +26,8 @@ from typing import Literal, NamedTuple, NoReturn
 from msgspec import Struct
 
 from agentflow.parsing.events import CallArguments, CallClosed, CallOpened, Malformed, ParserEvent, Text
-from agentflow.parsing.marked import overlap
-from agentflow.parsing.value import PIECE, SPACE, ValueScanner
+from agentflow.parsing.held import HeldText, overlap
+from agentflow.parsing.value import SPACE, ValueScanner
 
 _MOST_TRIES = 16
 _LONGEST = 32_768
@@ -64,17 +64,15 @@ Reader = Callable[[str], Sequence[ReadCall]]
 """Reads one whole call of a shape, with its section around it; a list in one opener may be several. None: it is no call."""
 
 
-class WholeCallParser:
+class WholeCallParser(HeldText):
     """A ToolParser. `names` are the functions that exist: what nothing announced is a call only of one of these."""
 
     def __init__(self, shape: Shape, read: Reader, names: Collection[str]) -> None:
+        super().__init__()
         self._shape = shape
         self._read = read
         self._names = names
-        self._state: Callable[[list[ParserEvent]], bool] = self._in_text
-        self._held = ""
         self._fresh = True  # nothing but white space since the beginning, or since a call
-        self._layout: list[str] = []  # that, and a section's beginning, which may yet turn out to be text
         self._within = False  # a section
         self._calls = 0
         self._called = False  # in it, whether understood or not
@@ -83,15 +81,6 @@ class WholeCallParser:
         self._json: list[str] = []  # of it
         self._scanner = ValueScanner()
         self._tries = 0
-
-    def feed(self, text: str) -> list[ParserEvent]:
-        """As ToolParser.feed."""
-        events: list[ParserEvent] = []
-        for start in range(0, len(text), PIECE):
-            self._held += text[start : start + PIECE]
-            while self._held and self._state(events):
-                pass
-        return events
 
     def finish(self) -> list[ParserEvent]:
         """As ToolParser.finish."""
@@ -284,17 +273,6 @@ class WholeCallParser:
     def _take(self, size: int) -> None:
         self._call.append(self._held[:size])
         self._held = self._held[size:]
-
-    def _set_layout_aside(self) -> None:
-        rest = self._held.lstrip(SPACE)
-        if len(rest) < len(self._held):
-            self._layout.append(self._held[: len(self._held) - len(rest)])
-            self._held = rest
-
-    def _taken_layout(self) -> str:
-        layout = "".join(self._layout)
-        self._layout.clear()
-        return layout
 
 
 def _are_all_of(written: str, calls: Sequence[ReadCall]) -> bool:
