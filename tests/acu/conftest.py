@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,20 @@ def daemon(tmp_path: Path, clean_environ: dict[str, str]) -> Iterator[DaemonFact
     `config` is laid over the test's own configuration, `script` is the scripted engine's, `flags` are more words of
     the command line; `scripted=False` takes the configured engines. With `ready=False` it returns as soon as it accepts.
     """
+    with _daemons(tmp_path, clean_environ) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonFactory]:
+    """As `daemon`, for daemons that a module's tests share: they ask and change nothing that another would see."""
+    folder = tmp_path_factory.mktemp("shared")
+    with _daemons(folder, isolated_environ(folder)) as start:
+        yield start
+
+
+@contextmanager
+def _daemons(folder: Path, clean_environ: dict[str, str]) -> Iterator[DaemonFactory]:
     started: list[RunningDaemon] = []
 
     def start(
@@ -40,18 +55,18 @@ def daemon(tmp_path: Path, clean_environ: dict[str, str]) -> Iterator[DaemonFact
     ) -> RunningDaemon:
         number = len(started)
         document: dict[str, Any] = {
-            "network": {"bind_addr": "127.0.0.1:0", "unix_socket": str(tmp_path / f"d{number}" / "acu.sock")}
+            "network": {"bind_addr": "127.0.0.1:0", "unix_socket": str(folder / f"d{number}" / "acu.sock")}
         }
         for section, values in (config or {}).items():
             document[section] = document.get(section, {}) | dict(values)
-        path = tmp_path / f"acu{number}.yaml"
+        path = folder / f"acu{number}.yaml"
         path.write_text(yaml.safe_dump(document))
         if script is not None:
-            (tmp_path / f"script{number}.yaml").write_text(yaml.safe_dump(dict(script)))
-            flags = (*flags, "--script", str(tmp_path / f"script{number}.yaml"))
+            (folder / f"script{number}.yaml").write_text(yaml.safe_dump(dict(script)))
+            flags = (*flags, "--script", str(folder / f"script{number}.yaml"))
         if scripted:
             flags = ("--engine", "scripted", *flags)
-        log = tmp_path / f"log{number}"
+        log = folder / f"log{number}"
         own_environ = {**clean_environ, **(environ or {})}
         with log.open("wb") as output:
             process = subprocess.Popen(

@@ -35,10 +35,16 @@ SCRIPT = {
 }
 
 
-@pytest.fixture
-def running(daemon: DaemonFactory) -> RunningDaemon:
-    """A daemon with this module's script."""
-    return daemon(script=SCRIPT)
+@pytest.fixture(scope="module")
+def running(shared_daemon: DaemonFactory) -> RunningDaemon:
+    """A daemon with this module's script, which all its tests talk to."""
+    return shared_daemon(script=SCRIPT)
+
+
+@pytest.fixture(scope="module")
+def with_agents(shared_daemon: DaemonFactory) -> RunningDaemon:
+    """One with an agent."""
+    return shared_daemon(AGENTS, script=AGENT_SCRIPT)
 
 
 def chat(running: RunningDaemon, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -131,7 +137,8 @@ def test_a_loading_model_is_waited_for_with_progress(daemon: DaemonFactory) -> N
     assert "loading scripted: " in done.stderr
 
 
-def test_a_daemon_that_goes_away_in_an_answer_is_told(running: RunningDaemon) -> None:
+def test_a_daemon_that_goes_away_in_an_answer_is_told(daemon: DaemonFactory) -> None:
+    running = daemon(script=SCRIPT)
     command = [sys.executable, "-m", "acu", "chat", "--socket", str(running.socket), "--once", "slow"]
     process = subprocess.Popen(
         command, cwd=ROOT, env=running.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -158,18 +165,21 @@ AGENT_SCRIPT = {
 }
 
 
-def test_an_agents_answer_is_on_standard_output_and_what_its_tools_do_is_beside_it(daemon: DaemonFactory) -> None:
-    running = daemon(AGENTS, script=AGENT_SCRIPT)
-    done = chat(running, "--agent", "desk", "--once", "sum")
+def test_an_agents_answer_is_on_standard_output_and_what_its_tools_do_is_beside_it(
+    with_agents: RunningDaemon,
+) -> None:
+    done = chat(with_agents, "--agent", "desk", "--once", "sum")
     assert (done.returncode, done.stdout) == (0, "Let me see. \n\nIt is 42.\n")
     assert done.stderr == '-> calculator {"expression": "6*7"}\n<- 42\n'
-    assert chat(running, "--model", "agent/desk", "--once", "hello").stdout == "Hi.\n"
-    done = chat(running, stdin="/model agent/desk\nhello\n")
+    assert chat(with_agents, "--model", "agent/desk", "--once", "hello").stdout == "Hi.\n"
+    done = chat(with_agents, stdin="/model agent/desk\nhello\n")
     assert (done.stdout, done.stderr) == ("Hi.\n", "talking to agent/desk\n")
 
 
-def test_an_agent_that_is_not_there_is_told_with_those_that_are(daemon: DaemonFactory, running: RunningDaemon) -> None:
-    done = chat(daemon(AGENTS), "--agent", "desc", "--once", "x")
+def test_an_agent_that_is_not_there_is_told_with_those_that_are(
+    with_agents: RunningDaemon, running: RunningDaemon
+) -> None:
+    done = chat(with_agents, "--agent", "desc", "--once", "x")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("acu: There is no agent 'desc'.")
     assert "agent/desk" in done.stderr

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -32,15 +31,17 @@ def restart(service: str) -> str:
 '''
 
 
-@pytest.fixture
-def running(daemon: DaemonFactory, tmp_path: Path) -> RunningDaemon:
-    (tmp_path / "ops.py").write_text(MODULE)
+@pytest.fixture(scope="module")
+def running(shared_daemon: DaemonFactory, tmp_path_factory: pytest.TempPathFactory) -> RunningDaemon:
+    """A daemon with the agent. The last test ends it."""
+    folder = tmp_path_factory.mktemp("ops")
+    (folder / "ops.py").write_text(MODULE)
     config = {
-        "data_plane": {"path": str(tmp_path / "data"), "hot_layer_mem_mb": 64},
-        "tools": {"python": {"ops": {"module": str(tmp_path / "ops.py"), "warm": 1}}, "installed": False},
+        "data_plane": {"path": str(folder / "data"), "hot_layer_mem_mb": 64},
+        "tools": {"python": {"ops": {"module": str(folder / "ops.py"), "warm": 1}}, "installed": False},
         "agents": {"ops": {"tools": ["restart"], "routing": False}},
     }
-    return daemon(config, script=SCRIPT)
+    return shared_daemon(config, script=SCRIPT)
 
 
 def runs(running: RunningDaemon, *words: str) -> str:

@@ -15,11 +15,16 @@ from rich.console import Console
 
 from acu.commands.status import duration, render
 from tests.acu.certificates import make_certificate
-from tests.acu.running import ROOT, DaemonFactory, acu
+from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu
 
 
-def test_the_table_shows_models_engines_and_the_machine(daemon: DaemonFactory) -> None:
-    running = daemon()
+@pytest.fixture(scope="module")
+def running(shared_daemon: DaemonFactory) -> RunningDaemon:
+    """A daemon that is asked and left as it is."""
+    return shared_daemon()
+
+
+def test_the_table_shows_models_engines_and_the_machine(running: RunningDaemon) -> None:
     done = acu("status", "-c", str(running.config), environ=running.environ)
     assert (done.returncode, done.stderr) == (0, "")
     for word in ("ready", "scripted/0", "scripted-embed/0", "smollm2-135m-instruct", f"pid {running.pid}", "no GPU"):
@@ -27,8 +32,7 @@ def test_the_table_shows_models_engines_and_the_machine(daemon: DaemonFactory) -
     assert str(running.socket) in done.stdout.replace("\n", "").replace(" ", "")
 
 
-def test_the_json_is_the_daemons_whole_report(daemon: DaemonFactory) -> None:
-    running = daemon()
+def test_the_json_is_the_daemons_whole_report(running: RunningDaemon) -> None:
     done = acu("status", "--socket", str(running.socket), "--json", environ=running.environ)
     report = json.loads(done.stdout)
     assert report["daemon"]["pid"] == running.pid
@@ -43,8 +47,7 @@ def test_a_daemon_that_is_not_ready_is_exit_code_1(daemon: DaemonFactory) -> Non
     assert "starting" in done.stdout
 
 
-def test_over_tcp_without_a_key_the_report_is_refused_in_one_line(daemon: DaemonFactory) -> None:
-    running = daemon()
+def test_over_tcp_without_a_key_the_report_is_refused_in_one_line(running: RunningDaemon) -> None:
     done = acu("status", "--url", running.url, environ=running.environ)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
@@ -70,14 +73,13 @@ def test_where_a_key_is_needed_the_error_says_how_to_give_it_and_the_variable_do
     assert acu("status", "--url", running.url, environ=environ).returncode == 0
 
 
-def test_the_wrong_scheme_of_a_url_is_hinted_at(daemon: DaemonFactory, tmp_path: Path) -> None:
+def test_the_wrong_scheme_of_a_url_is_hinted_at(running: RunningDaemon, daemon: DaemonFactory, tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
-    running = daemon({"network": {"tls_cert_file": str(certificate), "tls_key_file": str(key)}})
-    done = acu("status", "--url", running.url, environ=running.environ)
+    secured = daemon({"network": {"tls_cert_file": str(certificate), "tls_key_file": str(key)}})
+    done = acu("status", "--url", secured.url, environ=secured.environ)
     assert done.returncode == 3
     assert "if it speaks TLS, write https:// in --url" in done.stderr
-    plain = daemon()
-    done = acu("status", "--url", plain.url.replace("http:", "https:"), environ=plain.environ)
+    done = acu("status", "--url", running.url.replace("http:", "https:"), environ=running.environ)
     assert done.returncode == 1
     assert "if it speaks none, write http:// in --url" in done.stderr
 
@@ -89,8 +91,7 @@ def test_a_url_that_is_none_and_one_where_nobody_listens(clean_environ: dict[str
     assert "no daemon listens on http://127.0.0.1:1" in done.stderr
 
 
-def test_watch_goes_on_until_it_is_interrupted(daemon: DaemonFactory) -> None:
-    running = daemon()
+def test_watch_goes_on_until_it_is_interrupted(running: RunningDaemon) -> None:
     command = [sys.executable, "-m", "acu", "status", "--socket", str(running.socket), "--watch", "--json"]
     process = subprocess.Popen(command, cwd=ROOT, env=running.environ, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -101,8 +102,7 @@ def test_watch_goes_on_until_it_is_interrupted(daemon: DaemonFactory) -> None:
     assert process.returncode == 130
 
 
-def test_watch_through_a_pipe_is_plain_and_ends_with_the_pipe(daemon: DaemonFactory) -> None:
-    running = daemon()
+def test_watch_through_a_pipe_is_plain_and_ends_with_the_pipe(running: RunningDaemon) -> None:
     command = f"{sys.executable} -m acu status --socket {running.socket} --watch | head -n 40; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", command], cwd=ROOT, env=running.environ, capture_output=True, text=True, timeout=60, check=False
@@ -112,8 +112,7 @@ def test_watch_through_a_pipe_is_plain_and_ends_with_the_pipe(daemon: DaemonFact
     assert "\x1b" not in done.stdout
 
 
-def test_output_that_cannot_be_written_is_one_line(daemon: DaemonFactory) -> None:
-    running = daemon()
+def test_output_that_cannot_be_written_is_one_line(running: RunningDaemon) -> None:
     command = [sys.executable, "-m", "acu", "status", "--socket", str(running.socket)]
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
