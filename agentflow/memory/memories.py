@@ -32,6 +32,7 @@ from agentflow.memory.places import MemoryStale, Place, Places, is_of
 from agentflow.memory.recollection import Memory
 from agentflow.memory.renewal import Renewal
 from agentflow.memory.rows import Entry, entry_of, memory_of, name_of, named_id, row_of
+from agentflow.memory.scripts import may_be_told
 from agentflow.memory.vectors import QUERY_CHARS, Embed, Identity, Vectors
 from dataplane import CollectionSpec, Row, SearchQuery, parse_filter
 from dataplane.errors import AlreadyExists, DataPlaneError, DimensionMismatch, NotFound
@@ -61,7 +62,8 @@ class Findings(Struct, frozen=True, kw_only=True):
 class Wanted(NamedTuple):
     """What is looked for: at most `most` memories. `said`: fingerprints of turns that are not to be found.
 
-    `floor`: the least cosine of a memory's vector and the query's. None: of any. A search by words alone knows no such thing.
+    `floor`: the least cosine of a memory's vector and the query's; where the embedding model does not know the script of one of
+    them (scripts.py), they have a word in common besides. None: of any. A search by words alone knows no such thing.
     """
 
     text: str
@@ -107,6 +109,7 @@ class Memories:
         vectors = await self._vectors.passages(tenant, [entry.text for entry in lasting])
         plane, spec = await self._opened(), CollectionSpec(dimensions=int(vectors.shape[1]))
         place = await self._place(plane, (tenant, name), embedder, spec)
+        await self._vectors.measure(tenant, embedder, [entry.text for entry in lasting])
         with translated():
             try:
                 await self._upsert(plane, (tenant, place.collection), spec, partial(_rows, lasting, vectors))
@@ -131,7 +134,8 @@ class Memories:
                         vector, why = None, str(self._stale(tenant, name, place, embedder))
                     at = _At(tenant, name, place.collection)
                     try:
-                        return await _found(plane, at, _query(wanted, vector, ends_at), wanted, why)
+                        query = _query(wanted, vector, ends_at)
+                        return await _found(plane, at, query, wanted, why, knows_cjk=self._vectors.knows_cjk(embedder))
                     except DimensionMismatch:
                         assert embedder is not None
                         vector, why = None, str(self._stale(tenant, name, place, embedder))
@@ -260,13 +264,17 @@ def _query(wanted: Wanted, vector: Any, ends_at: float) -> SearchQuery:
     )
 
 
-async def _found(plane: DataPlane, at: _At, query: SearchQuery, wanted: Wanted, why: str) -> Findings:
+async def _found(
+    plane: DataPlane, at: _At, query: SearchQuery, wanted: Wanted, why: str, *, knows_cjk: bool
+) -> Findings:
     """What a query finds. `why` there is no vector."""
     found = await plane.search(at.tenant, at.collection, query)
     hits, why = found.hits, f"searched by words alone: {why}" if why else ""
     if wanted.floor is not None and query.vector is not None:
         near = await _near(plane, at, query.vector, wanted.floor, hits)
-        hits = tuple(hit for hit in hits if hit.id in near)
+        hits = tuple(
+            hit for hit in hits if hit.id in near and (knows_cjk or may_be_told(wanted.text, memory_of(hit).text))
+        )
     far = len(found.hits) - len(hits)
     memories = await _current(NamedNotes(plane.state), at, hits[: wanted.most])
     if not found.complete:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from agentflow.errors import AgentFlowError, ContextLengthExceeded
 from agentflow.library.embedderid import EmbedderId
+from agentflow.memory.scripts import PROBES, is_cjk, knows
 
 Embed = Callable[[str, Sequence[str], bool], Awaitable[Any]]
 """Vectors of texts, for a tenant: float32 (texts, width). True: nobody waits for them, and they are to be found; else queries."""
@@ -24,6 +25,17 @@ class Vectors:
     def __init__(self, embed: Embed, identity: Identity) -> None:
         self._embed = embed
         self.embedder = identity
+        self._knows_cjk: dict[EmbedderId, bool] = {}
+
+    async def measure(self, tenant: str, embedder: EmbedderId, texts: Sequence[str]) -> None:
+        """Find out whether the model knows Chinese, when the first such text is written."""
+        if embedder not in self._knows_cjk and any(map(is_cjk, texts)):
+            said = [text for pair in PROBES for text in pair]
+            self._knows_cjk[embedder] = knows(await self._embed(tenant, said, True))
+
+    def knows_cjk(self, embedder: EmbedderId | None) -> bool:
+        """Whether the model knows Chinese; False where nobody has measured."""
+        return embedder is not None and self._knows_cjk.get(embedder, False)
 
     async def passages(self, tenant: str, texts: list[str]) -> Any:
         """Of texts that are to be found. Of one that the model does not take, that of its beginning."""
