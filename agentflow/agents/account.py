@@ -36,7 +36,7 @@ MOST_ARGUMENTS = 2000
 
 Status = RunEnd | Literal["running", "waiting", "paused", "open"]
 """How a run is. `waiting`: a call of it waits until a person allows it, or does not. `open`: it has no end, and does not go on
-here; a daemon that starts takes it up.
+here; a daemon that starts takes it up, as it does one that waits or is paused.
 """
 
 
@@ -168,15 +168,15 @@ def account(run_id: str, events: Iterable[tuple[int, Event]], now: float, *, goi
     return accountant.account(now, going=going)
 
 
-def summary(progress: Progress) -> RunSummary:
-    """The summary of a run that goes on in this process."""
+def summary(progress: Progress, *, going: bool = True) -> RunSummary:
+    """The summary of a run that has begun. `going`: it goes on in this process."""
     began, ended = progress.began, progress.ended
-    assert began is not None, "a run that goes on has begun"
+    assert began is not None, "a run's log begins with Began"
     return RunSummary(
         id=progress.run_id,
         agent=began.agent,
         model=progress.model,
-        status=_status(progress, going=True),
+        status=_status(progress, going=going),
         why=None if ended is None else ended.why,
         created_at=_s(began.at),
         ended_at=None if ended is None else _s(ended.at),
@@ -347,11 +347,11 @@ def _named(step: _Step, call_id: str) -> _Call:
 def _status(progress: Progress, *, going: bool) -> Status:
     if progress.ended is not None:
         return progress.ended.end
-    if not going:
-        return "open"
     if progress.paused:
         return "paused"
-    return "waiting" if progress.asks else "running"
+    if progress.asks:
+        return "waiting"
+    return "running" if going else "open"
 
 
 def _usage(progress: Progress) -> Usage:

@@ -1,12 +1,14 @@
 """Overview: a tenant's runs, those that go on and those that are stored, as one list; and a hand on those that go on.
 
-A run that is going on is told of from memory, as far as it is kept; one that is over from the archive. One that is neither is
-unknown, be it that it never was, was not stored, or is another tenant's: which of these cannot be told.
+A run that is going on is told of from memory, as far as it is kept; one that is over from its record in the archive; and one that
+is neither yet (it is taken up after a start, or its end is being noted) from its log there. Any other is unknown, be it that it
+never was, was not stored, or is another tenant's: which of these cannot be told.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -22,12 +24,13 @@ from agentflow.agents.record import Added, ApprovalGiven, Event, Paused, Unpause
 from agentflow.agents.refusals import RunConflict
 from agentflow.agents.runindex import ENDS
 from agentflow.agents.runs import Runs
-from agentflow.library.refusals import NotStored
+from agentflow.library.refusals import DataDamaged, NotStored
 from agentflow.messages import Message
 
 PAGE = 200
 ACCOUNTED_INLINE = 500  # events, of which an account takes about 2 ms
 _ID = re.compile(r"[!-~]{1,128}")
+_log = logging.getLogger(__name__)
 
 Drop = Callable[[str, str], Awaitable[None]]
 """Takes a tenant and a run's id, which may be unknown."""
@@ -191,16 +194,30 @@ class Overview:
 
     async def _of_records(self, tenant: str, records: list[RunRecord]) -> list[RunSummary]:
         """Those of the records' runs; of one that ended since: its end."""
-        found = [(record, self._runs.live(tenant, record.id)) for record in records]
-        stored = [stored_summary(record) for record, live in found if live is None]
-        return stored + await _summaries(live for _, live in found if live is not None)
+        going = [live for record in records if (live := self._runs.live(tenant, record.id)) is not None]
+        found, ids = await _summaries(going), {live.id for live in going}
+        return found + [await self._told(tenant, record) for record in records if record.id not in ids]
+
+    async def _told(self, tenant: str, record: RunRecord) -> RunSummary:
+        """The summary of a run that does not go on here: without its end a record is as it was when the run began."""
+        archive = None if record.end is not None else await self._archive()
+        if archive is None:
+            return stored_summary(record)
+        try:
+            events = [event for _, event in await archive.events(tenant, record.id)]
+            if len(events) > ACCOUNTED_INLINE:
+                return await asyncio.to_thread(_summary, record.id, events, going=False)
+            return _summary(record.id, events, going=False) if events else stored_summary(record)
+        except DataDamaged as error:
+            _log.warning("a run is listed without its log", extra={"run": record.id, "why": str(error)})
+            return stored_summary(record)
 
     async def _stored(self, tenant: str, run_id: str) -> RunSummary:
         archive = await self._archive()
         found = None if archive is None else await archive.find(tenant, run_id)
         if found is None:
             raise _unknown(run_id)
-        return stored_summary(found)
+        return await self._told(tenant, found)
 
     async def _replay(self, tenant: str, run_id: str, after: int) -> AsyncGenerator[tuple[int, Event], None]:
         while page := await self.events(tenant, run_id, after, PAGE):
@@ -237,15 +254,15 @@ async def _summaries(runs: Iterable[LiveRun]) -> list[RunSummary]:
     return found
 
 
-def _summary(run_id: str, events: Iterable[Event]) -> RunSummary:
+def _summary(run_id: str, events: Iterable[Event], *, going: bool = True) -> RunSummary:
     progress = Progress(run_id)
     for event in events:
         progress.apply(event)
-    return summary(progress)
+    return summary(progress, going=going)
 
 
 def stored_summary(record: RunRecord) -> RunSummary:
-    """The summary of a run that does not go on in this process."""
+    """The summary of a run as its record has it."""
     return RunSummary(
         id=record.id,
         agent=record.agent,
@@ -274,7 +291,7 @@ def _unknown(run_id: str) -> NotStored:
 
 
 def _not_going(run: RunSummary) -> RunConflict:
-    if run.status == "open":
+    if run.ended_at is None:
         return RunConflict(
             f"The run {run.id} is stored, and does not go on now. It is taken up when the daemon starts.",
             code="run_open",

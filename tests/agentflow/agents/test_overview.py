@@ -161,3 +161,47 @@ async def test_a_run_that_is_deleted_leaves_nothing_of_its_tools_results(tmp_pat
         assert (kept(), dropped) == (1, [("default", first.id)])
         (left,), _ = await overview.page("default", Wanted(limit=5))
         assert left.id == second.id
+
+
+async def test_a_run_that_is_not_taken_up_yet_after_a_start_is_listed_as_its_log_has_it(
+    tmp_path: Path, plane: DataPlane
+) -> None:
+    async def pay(_: dict[str, Any], __: CallContext) -> str:
+        return "paid"
+
+    rules, tools = {"paid": "It is paid.", "go": call("pay")}, [BodyTool("pay", pay, approval=True)]
+    async with benched(tmp_path, rules, tools, plane=plane) as it:
+        stream = await it.service.chat(request("go"))
+        live = it.service.agents.live("default", stream.run_id)
+        assert live is not None
+        await live.until(lambda: live.progress.waits_for_word)
+        await live.kept()
+        (before,), _ = await Overview(it.service.agents).page("default", Wanted(limit=5))
+    async with benched(tmp_path, rules, tools, plane=plane) as it:
+        overview = Overview(it.service.agents)
+        for wanted in (Wanted(limit=5), Wanted(limit=5, status="waiting"), Wanted(limit=5, agent="a")):
+            assert await overview.page("default", wanted) == ([before], False)
+        assert await overview.page("default", Wanted(limit=5, status="open")) == ([], False)
+        assert (before.status, before.steps, before.calls) == ("waiting", 1, 1)
+        assert (await overview.account("default", before.id)).status == "waiting"
+        with pytest.raises(RunConflict) as caught:
+            await overview.steer("default", before.id, "pause")
+        assert caught.value.code == "run_open"
+        assert await it.service.agents.resume() == 1
+        assert await overview.page("default", Wanted(limit=5)) == ([before], False)
+        await it.service.agents.cancel("default", before.id)
+
+
+async def test_a_run_whose_end_is_not_noted_is_listed_as_over_and_one_whose_log_is_damaged_as_its_record_has_it(
+    tmp_path: Path, plane: DataPlane
+) -> None:
+    archive = Archive(plane.state)
+    for number, events in enumerate(([BEGAN, Ended(at=9000, end="failed", why="x")], [Ended(end="failed", why="x")])):
+        run = RunRecord(id=f"run_{number}", agent="a", model="m", created_ms=1000)
+        await (await archive.open("default", run)).append(events, kept)
+    async with benched(tmp_path, {}, [], plane=plane) as it:
+        page, _ = await Overview(it.service.agents).page("default", Wanted(limit=5))
+        assert [(run.status, run.ended_at) for run in page] == [("failed", 9.0), ("open", None)]
+        assert [
+            run.id for run in (await Overview(it.service.agents).page("default", Wanted(limit=5, status="failed")))[0]
+        ] == ["run_0"]
