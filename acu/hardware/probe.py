@@ -8,6 +8,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from agentflow.engine.vllm.facts import one_cpu_a_core
+
 CPU_FEATURES = (
     "avx2",
     "avx512f",
@@ -51,7 +53,7 @@ def probe_machine() -> Report:
     return Report(
         cpu_model=info.get("model name", info.get("CPU part", "unknown")),
         cpus=len(os.sched_getaffinity(0)),
-        cores=cores(),
+        cores=len(one_cpu_a_core()),
         cpu_features=tuple(
             word for word in CPU_FEATURES if word in info.get("flags", info.get("Features", "")).split()
         ),
@@ -68,18 +70,6 @@ def cpu_info() -> dict[str, str]:
         pairs = (line.partition(":") for line in first.splitlines())
         return {name.strip(): value.strip() for name, _, value in pairs}
     return {}
-
-
-def cores() -> int:
-    """Physical cores among the CPUs that this process may use."""
-    siblings = set()
-    for cpu in os.sched_getaffinity(0):
-        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        try:
-            siblings.add(topology.read_text().strip())
-        except OSError:
-            siblings.add(str(cpu))
-    return len(siblings)
 
 
 def memory() -> tuple[int, int]:

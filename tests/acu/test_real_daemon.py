@@ -271,7 +271,7 @@ def test_what_was_chosen_for_this_machine_is_told(daemon: RealDaemon) -> None:
     assert info["name"] == "vllm"
     assert info["choices"]["dtype"] in {"bfloat16", "float32"}
     assert info["max_model_len"] == 2048
-    assert len(info["pids"]) >= 2
+    assert len(info["pids"]) == 1  # EngineCore runs the model itself
 
 
 def test_clients_that_drop_in_mid_stream_free_the_engine(daemon: RealDaemon) -> None:

@@ -4,7 +4,7 @@ Importing vLLM takes seconds and AsyncLLM's constructor blocks until the model i
 while the event loop goes on. That thread then stays, doing nothing, until the engine has ended: the kernel counts the *thread*
 that spawned a process as its parent, and would kill EngineCore at the thread's end (see child.py).
 
-    start      thread: import, construct (spawns EngineCore, which spawns its worker)    loop: reads their output
+    start      thread: import, construct (spawns EngineCore, and with it workers, if any)    loop: reads their output
     running    loop: sends and receives over ZMQ sockets, which are used from the loop's thread only
     failure    a process ended, or vLLM calls the engine dead: final
     kill       SIGKILL to every process; `failure` is set before it returns
@@ -28,15 +28,15 @@ import traceback
 from collections.abc import Callable
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agentflow.engine.imports import heavy_imports
 from agentflow.engine.vllm import leftovers
 from agentflow.engine.vllm.childlog import ChildLog
 from agentflow.engine.vllm.processes import Processes
 from agentflow.engine.vllm.spawning import spawning
-from agentflow.engine.vllm.startup import IMPORTING, MODULES, Startup
-from agentflow.engine.vllm.tuning import EngineChoices
+from agentflow.engine.vllm.startup import IMPORTING, INITIALIZING, MODULES, Startup
+from agentflow.engine.vllm.tuning import ONE_PROCESS, EngineChoices
 from agentflow.errors import EngineDied, EngineFailure, EngineStartFailed
 
 
@@ -103,7 +103,9 @@ class EngineHost:
             while not built.done():
                 await asyncio.wait({built}, timeout=0.1)
                 self._find_processes()
-                if startup.stage == IMPORTING:
+                if startup.stage == IMPORTING and self.processes.pids:
+                    startup.reach(INITIALIZING)  # before it has said a word: it imports all of it once more
+                elif startup.stage == IMPORTING:
                     startup.reach(IMPORTING, (len(sys.modules) - modules) / MODULES)
             self.llm = built.result()
         except BaseException as error:
@@ -249,4 +251,17 @@ def _construct(args: dict[str, Any], unwanted: threading.Event) -> Any:
         config = engine_args.create_engine_config()
     if unwanted.is_set():
         raise EngineStartFailed("the start was given up")
-    return AsyncLLM.from_vllm_config(config, stat_loggers=[NoMetrics], disable_log_stats=True)
+    with _bound_threads(config):
+        return AsyncLLM.from_vllm_config(config, stat_loggers=[NoMetrics], disable_log_stats=True)
+
+
+def _bound_threads(config: Any) -> contextlib.AbstractContextManager[None]:
+    """Within, EngineCore gets what vLLM tells a worker of a CPU engine about its threads, if it is to run the model itself.
+
+    OpenMP reads it from the environment when the process begins; vLLM's executor of one process comes too late for it.
+    """
+    if config.parallel_config.distributed_executor_backend != ONE_PROCESS:
+        return contextlib.nullcontext()
+    from vllm.utils.ompmultiprocessing import OMPProcessManager
+
+    return cast("contextlib.AbstractContextManager[None]", OMPProcessManager(config).configure_omp_envs(0, 0))

@@ -20,7 +20,7 @@ ALLOCATING = "allocating the KV cache"
 WARMING = "warming"
 
 # In their order. Seconds, measured on two cores with a small model, its files in the page cache, uncompiled.
-_SECONDS = {IMPORTING: 15.0, INITIALIZING: 12.0, LOADING: 0.2, LOADED: 2.0, ALLOCATING: 1.5, WARMING: 3.5}
+_SECONDS = {IMPORTING: 9.0, INITIALIZING: 7.0, LOADING: 0.2, LOADED: 0.7, ALLOCATING: 1.0, WARMING: 1.5}
 _WEIGHTS_PER_S = 0.5e9  # bytes that are read, converted and put into place
 _COMPILING_S = 60.0  # part of warming, with the compiler's cache empty
 MODULES = 5000  # that vLLM brings with it

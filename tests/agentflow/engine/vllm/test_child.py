@@ -18,7 +18,7 @@ from agentflow.engine.vllm.spawning import spawning
 
 def live():
     read, write = os.pipe()
-    with spawning({"ACU_TEST": "yes"}, write, "acu-engine-SELF-x".replace("SELF", str(os.getpid()))):
+    with spawning({"ACU_TEST": "yes", "ACU_ENGINE_NICE": "3"}, write, "acu-engine-SELF-x".replace("SELF", str(os.getpid()))):
         child = multiprocessing.get_context("spawn").Process(target=family.have_a_child)
         child.start()
     print("spec", getattr(sys.modules["__main__"].__spec__, "name", None), os.environ.get("ACU_TEST"), flush=True)
@@ -36,7 +36,8 @@ import multiprocessing, os, sys, time
 
 def tell(who):
     main = sys.modules["__main__"].__spec__.name
-    print(who, os.getpid(), os.environ.get("ACU_TEST"), os.getpgrp() == os.getpid(), main, flush=True)
+    nicer = os.nice(0) - int(os.environ["ACU_TEST_NICE"])
+    print(who, os.getpid(), os.environ.get("ACU_TEST"), os.getpgrp() == os.getpid(), main, nicer, flush=True)
 
 def have_a_child():
     tell("child")
@@ -57,7 +58,7 @@ def start(folder: Path) -> subprocess.Popen[str]:
         [sys.executable, folder / "parent.py"],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+        env=os.environ | {"PYTHONPATH": str(Path.cwd()), "ACU_TEST_NICE": str(os.nice(0))},
     )
 
 
@@ -84,7 +85,7 @@ def assert_gone_soon(pids: set[int]) -> None:
         time.sleep(0.02)
 
 
-def test_child_and_grandchild_die_with_the_parent_and_write_into_its_pipe(tmp_path: Path) -> None:
+def test_child_and_grandchild_die_with_the_parent_write_into_its_pipe_and_are_as_nice_as_told(tmp_path: Path) -> None:
     with start(tmp_path) as parent:
         assert parent.stdout is not None
         lines = [parent.stdout.readline().split() for _ in range(4)]
@@ -97,7 +98,7 @@ def test_child_and_grandchild_die_with_the_parent_and_write_into_its_pipe(tmp_pa
     assert told["spec"] == ["None", "None"]  # the parent is as it was before
     module = "agentflow.engine.vllm.child"
     for who in ("child", "grandchild"):
-        assert told[who][1:] == ["yes", "True", module]
+        assert told[who][1:] == ["yes", "True", module, "3"]
     assert {int(told[who][0]) for who in ("child", "grandchild")} <= family
 
 

@@ -13,9 +13,9 @@ from agentflow.errors import EngineStartFailed
 
 MIB, GIB = 1 << 20, 1 << 30
 SMALL = ModelFacts("/models/small", "small", 270 * MIB, "bfloat16", 8192, 11_520, frozenset({2}))
-LAPTOP = MachineFacts(cores=8, memory_available=16 * GIB, cpu_flags=frozenset({"avx2"}))
+LAPTOP = MachineFacts(cpus=tuple(range(8)), memory_available=16 * GIB, cpu_flags=frozenset({"avx2"}))
 A10G = MachineFacts(
-    cores=4,
+    cpus=(0, 1, 2, 3),
     memory_available=30 * GIB,
     gpu=True,
     gpu_memory=23_028 * MIB,
@@ -125,6 +125,35 @@ def test_a_cpu_starts_fast_unless_it_is_told_to_compile() -> None:
     compiled = choose(SMALL, ModelConfig(model="small", engine_args={"enforce_eager": False}), LAPTOP)
     assert compiled.args["enforce_eager"] is False
     assert "TORCHDYNAMO_DISABLE" not in compiled.environment
+
+
+def test_a_cpu_engine_is_one_process_unless_the_model_is_spread_or_the_operator_says_otherwise() -> None:
+    one = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+    assert chosen()["distributed_executor_backend"] == one
+    assert chosen(engine_args={"tensor_parallel_size": 1})["distributed_executor_backend"] == one
+    assert "distributed_executor_backend" not in chosen(engine_args={"tensor_parallel_size": 2})
+    assert chosen(engine_args={"distributed_executor_backend": "mp"})["distributed_executor_backend"] == "mp"
+    assert "distributed_executor_backend" not in chosen(A10G)
+    pooling = choose_pooling(SMALL, ModelConfig(model="small"), LAPTOP)
+    assert pooling.args["distributed_executor_backend"] == one
+
+
+def test_a_small_machine_computes_on_all_its_cores_and_a_large_one_leaves_one_to_the_daemon() -> None:
+    def threads(machine: MachineFacts, **engine_args: Any) -> str | None:
+        config = ModelConfig(model="small", engine_args=engine_args)
+        return choose(SMALL, config, machine).environment.get("VLLM_CPU_OMP_THREADS_BIND")
+
+    assert threads(replace(LAPTOP, cpus=(1, 3))) == "1,3"
+    assert threads(replace(LAPTOP, cpus=(0, 1, 2, 3))) == "0,1,2,3"
+    assert threads(replace(LAPTOP, cpus=(0, 1, 2, 3, 4))) is None  # vLLM's own choice keeps one back
+    assert threads(replace(LAPTOP, cpus=(1, 3), threads_told=True)) is None
+    assert threads(replace(LAPTOP, cpus=(1, 3)), distributed_executor_backend="mp") is None  # it spins on a core
+    assert threads(A10G) is None
+
+
+def test_an_engine_on_the_cpu_gives_way_to_the_daemon() -> None:
+    assert choose(SMALL, ModelConfig(model="small"), LAPTOP).environment["ACU_ENGINE_NICE"] == "5"
+    assert "ACU_ENGINE_NICE" not in choose(SMALL, ModelConfig(model="small"), A10G).environment
 
 
 def test_libraries_are_preloaded_and_caches_kept_where_the_facts_say() -> None:
