@@ -32,7 +32,7 @@ def messages_of(items: Iterable[Item]) -> tuple[Message, ...]:
             case ToolItem():
                 _call(messages, ToolCall(item.id, item.name, item.arguments))
                 output = OUTCOME_UNKNOWN if item.output is None else item.output
-                messages.append(Message("tool", output, name=item.name, tool_call_id=item.id))
+                messages.append(Message("tool", output, name=item.name, tool_call_id=item.id, at=item.at))
     return tuple(messages)
 
 

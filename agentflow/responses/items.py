@@ -41,7 +41,7 @@ class ResultItem(Struct, frozen=True, kw_only=True, tag="result"):
 class ToolItem(Struct, frozen=True, kw_only=True, tag="tool"):
     """A call of a tool of an agent's. `output` is what its model read, None: nothing yet; `failed` if that is an error.
 
-    `approval`: the item that asked a person to allow it.
+    `approval`: the item that asked a person to allow it. `at`: when the output came, in milliseconds since 1970; 0: nobody knows.
     """
 
     id: str
@@ -50,6 +50,7 @@ class ToolItem(Struct, frozen=True, kw_only=True, tag="tool"):
     output: str | None = None
     status: ItemStatus = "completed"
     approval: str | None = None
+    at: int = 0
 
 
 class ApprovalItem(Struct, frozen=True, kw_only=True, tag="approval"):

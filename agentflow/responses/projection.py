@@ -148,7 +148,7 @@ class Projection:
             self._tell_state("created")
             self._tell_state("in_progress")
         for each in heard:
-            self._hear(each)
+            self._hear(each, event.at)
         if isinstance(event, StepEnded):
             self._end_message("incomplete" if event.reason == "length" else "completed")
         elif isinstance(event, ApprovalAsked):
@@ -187,7 +187,7 @@ class Projection:
 
     # What is heard
 
-    def _hear(self, heard: Heard) -> None:
+    def _hear(self, heard: Heard, at: int) -> None:
         match heard:
             case TextDelta(text=text):
                 self._add_text(text)
@@ -207,7 +207,7 @@ class Projection:
                 if name == FILE_SEARCH:
                     self._tell_stage(call, "searching")
             case ToolEnded(id=call_id) if call_id not in self._over:
-                self._end_call(heard)
+                self._end_call(heard, at)
 
     def _parts(self) -> bool:
         """Whether the response ends where a person is asked. A run of an earlier release waits within its response."""
@@ -297,15 +297,15 @@ class Projection:
             if approval_of(call.id) not in asked:
                 self._ask(call.id)
 
-    def _end_call(self, ended: ToolEnded) -> None:
-        """A tool's result is there; or what the model wrote was no call."""
+    def _end_call(self, ended: ToolEnded, at: int) -> None:
+        """A tool's result is there, since `at`; or what the model wrote was no call."""
         call = self._calls.get(ended.id) or self._show_held(ended.id, ended.name)
         del self._calls[ended.id]
         self._over.add(ended.id)
         if isinstance(call.item, ToolItem):
             self._tell_stage(call, "failed" if ended.is_error else "completed")
             status: ItemStatus = "failed" if ended.is_error else "completed"
-            self._done(call, replace(call.item, arguments=call.text, output=ended.text, status=status))
+            self._done(call, replace(call.item, arguments=call.text, output=ended.text, status=status, at=at))
         else:
             self._cut(call)
 

@@ -27,7 +27,7 @@ from agentflow.responses.items import CallItem, Item, MessageItem, ResultItem, T
 USER = Message("user", "Look.")
 CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
 ID = "call_abc0000"
-UNKNOWN = "The outcome of this call is unknown: it was cut off while it was under way. It may have been done, and is not repeated."
+LOST = "The outcome of this call is unknown: it was cut off while it was under way. It may have been done, and is not repeated."
 
 
 def progress(agent: str, *events: Event, messages: tuple[Message, ...] = (USER,), instructions: str = "") -> Progress:
@@ -87,7 +87,7 @@ def test_a_call_of_an_agents_that_was_cut_off_is_told_so_and_one_of_the_callers_
     check_calls(agents, [USER])
     started = CallStarted(call_id=ID, name="look", arguments="{}", idempotent=False)
     made = context_of(progress("a", *step(0, CALL), started, Ended(end="cancelled", why="cancelled")))
-    assert made[-1].content == UNKNOWN
+    assert made[-1].content == LOST
     callers = context_of(progress("", *step(0, CALL), Ended(end="completed", why="stop")))
     assert callers[-1].tool_calls[0].id == ID
     with pytest.raises(InvalidRequest, match="No tool output found"):
@@ -117,7 +117,7 @@ def test_items_become_turns() -> None:
         CallItem(id="4", call_id="c2", name="g", arguments="{}"),
         ResultItem(id="5", call_id="c1", output="r1"),
         ResultItem(id="6", call_id="c2", output="r2"),
-        ToolItem(id="7", name="h", arguments="{}", output="r3"),
+        ToolItem(id="7", name="h", arguments="{}", output="r3", at=5000),
         ToolItem(id="8", name="h", arguments="{}", status="incomplete"),
     ]
     assert messages_of(items) == (
@@ -126,9 +126,9 @@ def test_items_become_turns() -> None:
         Message("tool", "r1", name="f", tool_call_id="c1"),
         Message("tool", "r2", name="g", tool_call_id="c2"),
         Message("assistant", None, tool_calls=(ToolCall("7", "h", "{}"),)),
-        Message("tool", "r3", name="h", tool_call_id="7"),
+        Message("tool", "r3", name="h", tool_call_id="7", at=5000),
         Message("assistant", None, tool_calls=(ToolCall("8", "h", "{}"),)),
-        Message("tool", UNKNOWN, name="h", tool_call_id="8"),
+        Message("tool", LOST, name="h", tool_call_id="8"),
     )
 
 

@@ -76,7 +76,7 @@ def ended(end: RunEnd = "completed", why: str = "stop", error: str | None = None
 
 def called(number: int, text: str, *, name: str = "look", is_error: bool = False) -> list[Event]:
     started = CallStarted(call_id=call_id(number), name=name, arguments="{}", idempotent=True)
-    return [started, CallEnded(call_id=call_id(number), text=text, is_error=is_error)]
+    return [started, CallEnded(call_id=call_id(number), text=text, is_error=is_error, at=7000)]
 
 
 def told(log: list[Event]) -> tuple[list[ResponseEvent], ResponseState]:
@@ -134,7 +134,7 @@ def test_a_tool_of_an_agents_is_an_item_with_stages() -> None:
     assert [event.text for event in of_tool if isinstance(event, ArgumentsDone)] == ['{"what": "box"}']
     texts = ["I look. ", "Then", "A hat."]
     assert [item.texts[0] for item in state.output if isinstance(item, MessageItem)] == texts
-    assert state.output[1] == ToolItem(id=item_id, name="look", arguments='{"what": "box"}', output="a hat")
+    assert state.output[1] == ToolItem(id=item_id, name="look", arguments='{"what": "box"}', output="a hat", at=7000)
     assert state.usage == Usage(4, 6, 2)
 
 
@@ -250,7 +250,9 @@ def test_a_call_that_waits_for_a_person_asks_in_an_item_of_its_own() -> None:
     _, state = told([*asked, ApprovalGiven(call_id=call_id(0), allowed=True), *called(0, "a hat"), ended()])
     done, again = state.output
     assert isinstance(call, ToolItem)
-    assert done == replace(call, arguments=request.arguments, output="a hat", status="completed", approval=request.id)
+    assert done == replace(
+        call, arguments=request.arguments, output="a hat", status="completed", approval=request.id, at=7000
+    )
     assert again == request
     assert kept(state.output) == (done,)
     assert [message.role for message in messages_of(state.output)] == ["assistant", "tool"]
@@ -281,7 +283,7 @@ def test_a_stored_response_is_over_where_a_person_is_asked_and_another_tells_the
     assert [event.number for event in events] == list(range(len(events)))
     (call,) = rest.state().output
     assert call == ToolItem(
-        id=f"mcp_{'9' * 24}0000", name="look", arguments='{"what": "box"}', output="a hat", approval=request.id
+        id=f"mcp_{'9' * 24}0000", name="look", arguments='{"what": "box"}', output="a hat", approval=request.id, at=7000
     )
     assert rest.state().usage == Usage(0, 0, 0)
 
