@@ -208,6 +208,23 @@ def arounds(results: Results, ways: Sequence[str]) -> dict[str, Ratio]:
     return found
 
 
+def ceilings(results: Results, ways: Sequence[str]) -> dict[str, Ratio]:
+    """The most that ACU could reach with no time at all around its engine, of means: `ceiling_vs_split_mean:4` and so on."""
+    found: dict[str, Ratio] = {}
+    for way in ways:
+        key = f"ceiling_{LABELS[way]}_mean"
+        each = {at_once: _ceiling(results, way, at_once) for side, at_once in results if side == "acu"}
+        found[key] = min(each.values(), key=lambda ratio: ratio.median)
+        found |= {f"{key}:{at_once}": ratio for at_once, ratio in each.items()}
+    return found
+
+
+def _ceiling(results: Results, way: str, at_once: int) -> Ratio:
+    ours, theirs = results["acu", at_once], results[way, at_once]
+    rounds = [statistics.fmean(theirs.seconds(at)) / means["engine_s"] for at, means in enumerate(ours.means)]
+    return Ratio(statistics.fmean(theirs.seconds()) / ours.mean("engine_s"), min(rounds), max(rounds))
+
+
 def _around(results: Results, way: str, at_once: int) -> Ratio:
     ours, theirs = results["acu", at_once], results[way, at_once]
     rounds = [theirs.around(at) / ours.around(at) for at in range(len(ours.rounds))]

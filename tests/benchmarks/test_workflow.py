@@ -25,7 +25,7 @@ from benchmarks.workflowacu import AcuSide
 from benchmarks.workflowhost import FollowingEngine
 from benchmarks.workflowpeers import missing, redis_binary
 from benchmarks.workflowscript import CALLS, HANDLE, TEXTS, Parts, documents, parts, said, values, weather
-from benchmarks.workflowspeed import Played, Written, arounds, plain, ratios, rows
+from benchmarks.workflowspeed import Played, Written, arounds, ceilings, plain, ratios, rows
 
 SCRIPTED = {
     "large": {"model": "bench", "served_name": MODEL, "engine": "scripted", "max_model_len": 40_000},
@@ -158,9 +158,9 @@ def test_parts_do_not_count_what_lies_under_the_model_twice() -> None:
 
 def test_the_plain_ratio_is_the_worst_of_the_concurrencies() -> None:
     results = {
-        ("acu", 1): Played([took(1.0, 1.0), took(1.0, 2.0)], [{}, {}]),
+        ("acu", 1): Played([took(1.0, 1.0), took(1.0, 2.0)], [{"engine_s": 0.5}, {"engine_s": 0.5}]),
         ("usual", 1): Played([took(4.0, 4.0), took(4.0, 6.0)], [{"saver_s": 1.0}, {"saver_s": 2.0}]),
-        ("acu", 4): Played([took(1.0), took(1.0)], [{}, {}]),
+        ("acu", 4): Played([took(1.0), took(1.0)], [{"engine_s": 0.5}, {"engine_s": 0.5}]),
         ("usual", 4): Played([took(3.0), took(2.0)], [{}, {}]),
     }
     found = ratios(results, ["usual"])
@@ -190,6 +190,9 @@ def test_what_is_around_the_engine_is_a_requests_mean_less_the_engines() -> None
     assert found["around_vs_split_mean:1"] == Ratio(2.5 / 0.75, 3.0, 4.0)
     assert found["around_vs_split_mean"] == found["around_vs_split_mean:4"] == Ratio(2.0, 2.0, 2.0)
     assert plain(results)["usual_around_s:1"] == 2.5
+    most = ceilings(results, ["usual"])
+    assert most["ceiling_vs_split_mean:1"] == Ratio(5.0 / 1.25, 5.0 / 1.5, 5.0)
+    assert most["ceiling_vs_split_mean"] == most["ceiling_vs_split_mean:4"] == Ratio(3.0, 3.0, 3.0)
     line = json.loads(workflow.one_line({"two-layer": results}, ["usual"], {}))
     assert line["around_vs_split_mean:4"] == 2.0
     assert line["spread"]["around_vs_split_mean:1"] == [3.0, 4.0]
@@ -214,7 +217,7 @@ def test_what_is_missing_is_said_with_how_to_get_it(tmp_path: Path, monkeypatch:
 
 def test_without_a_choice_both_models_and_both_splits_are_measured() -> None:
     args = workflow.parse([])
-    assert (args.model, args.ways, args.rounds) == (["two-layer", "smollm2"], ["usual", "tuned"], 3)
+    assert (args.model, args.ways, args.rounds) == (["two-layer", "smollm2"], ["usual", "tuned"], 2)
 
 
 def test_a_model_gets_the_template_that_knows_tools(tmp_path: Path) -> None:
