@@ -5,7 +5,8 @@ next looks at the conversation writes the items, under names that follow from th
 neither a crash nor a client that went away loses them, and nothing is there twice. One at a time does so for a conversation.
 
 Those of a response that asks a person come in once its run has gone on; with all that came of it, when the run is over, where
-no other response tells that.
+no other response tells that. What came of it before the next response of the conversation went on with the run comes in with
+that one, where no other response of the conversation tells it.
 """
 
 from __future__ import annotations
@@ -155,11 +156,11 @@ class Conversations:
         return self._settling.setdefault((tenant, conversation_id), asyncio.Lock())
 
     async def _take_in(self, tenant: str, conversation_id: str, projection: Projection) -> None:
-        state = projection.state()
-        if state.status == "failed":
+        if projection.state().status == "failed":
             return
         place = f"{projection.over_ms:012x}{projection.record.id[-16:]}"
-        items = kept((*projection.record.input, *state.output))
+        between = await self._responses.between(tenant, projection.record)
+        items = kept((*between, *projection.record.input, *projection.items()))
         await self._put_items(tenant, [(f"{conversation_id}/{place}{n:04x}", item) for n, item in enumerate(items)])
 
     async def _write(self, tenant: str, conversation_id: str, items: Sequence[Item]) -> None:

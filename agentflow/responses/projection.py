@@ -15,6 +15,8 @@ under the same numbers, whether the run goes on, is over, or was taken up by ano
 A response that is stored is complete too when nothing happens until a person allows a call. Then the run goes on in another
 response, whose record says behind which event of the log. Each of them tells its own part, and counts its own tokens. One that
 is not stored is complete there only if it is given whole (`parts`).
+
+What people tell a run in mid-flight is in no response, but in its conversation, where the model read it (`items`).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from agentflow.agents.progress import Heard, Progress
-from agentflow.agents.record import ApprovalAsked, Ended, Event, StepEnded
+from agentflow.agents.record import Added, ApprovalAsked, Ended, Event, StepBegan, StepEnded
 from agentflow.events import TextDelta, ToolCallArguments, ToolCallClosed, ToolCallOpened, ToolEnded, ToolStarted, Usage
 from agentflow.responses.events import (
     ArgumentsAdded,
@@ -52,6 +54,8 @@ from agentflow.responses.records import ResponseRecord
 FILE_SEARCH: Final = "file_search"
 """The tool whose calls the API has items of their own for."""
 
+_FIRST_HEARD: Final = 0x8000
+"""In ids of what people said meanwhile: those of the output count from 0."""
 _INCOMPLETE: Final = {"max_tokens": "max_output_tokens"}
 _PROMPT_CODES: Final = frozenset({"context_length_exceeded", "invalid_request", "invalid_value", "invalid_grammar"})
 
@@ -80,6 +84,10 @@ class Projection:
         self._number = 0
         self._told: list[ResponseEvent] = []
         self._output: list[Item] = []
+        self._heard: list[
+            tuple[int, MessageItem]
+        ] = []  # what people said meanwhile, each in front of which item of the output
+        self._unread: list[MessageItem] = []  # that the model has not read yet
         self._message: _Open | None = None
         self._calls: dict[str, _Open] = {}  # by call id
         self._over: set[str] = set()  # the ids of calls of the server's own that have a result
@@ -155,6 +163,11 @@ class Projection:
             self._ask(event.call_id)
         elif isinstance(event, Ended):
             self._end(event)
+        elif isinstance(event, Added):
+            self._hear_of(event)
+        if isinstance(event, StepBegan | Ended) or self.progress.waits_for_word:
+            self._heard += [(len(self._output), message) for message in self._unread]
+            self._unread.clear()
         if self._parts() and self.progress.waits_for_word:
             self._ask_again()
             self._asked_ms = event.at
@@ -185,7 +198,20 @@ class Projection:
             failure=_failure(ended) if failed else None,
         )
 
+    def items(self) -> tuple[Item, ...]:
+        """Its output, with what people told the run meanwhile, beside what came with its request."""
+        found: list[Item] = list(self._output)
+        for place, message in reversed(self._heard):
+            found.insert(place, message)
+        return tuple(found)
+
     # What is heard
+
+    def _hear_of(self, added: Added) -> None:
+        if self.record.run and self.applied <= self.record.after + len(self.record.input):
+            return  # it is of the input, each item of which is an event
+        item_id = f"msg_{self._suffix}{_FIRST_HEARD + len(self._heard) + len(self._unread):04x}"
+        self._unread.append(MessageItem(id=item_id, role="user", texts=(added.message.content or "",)))
 
     def _hear(self, heard: Heard, at: int) -> None:
         match heard:

@@ -17,6 +17,7 @@ from agentflow.agents.record import Event
 from agentflow.library.planeerrors import translated
 from agentflow.library.refusals import DataDamaged
 from agentflow.responses.ids import response_of
+from agentflow.responses.items import Item
 from agentflow.responses.projection import Projection
 from agentflow.responses.records import ResponseRecord
 
@@ -110,6 +111,24 @@ class ResponseStore:
             return projection
         return await self.projection(tenant, replace(record, store=False))
 
+    async def between(self, tenant: str, record: ResponseRecord) -> tuple[Item, ...]:
+        """What came of a run between the last response of it in the same conversation and `record`, which no other tells there.
+
+        None does where the word was given at the run itself, in a response that is not stored, or outside of the conversation.
+        """
+        earlier = [
+            each
+            for each in (await self.of_run(tenant, record.run_id) if record.run else ())
+            if each.settings.conversation == record.settings.conversation and each.after < record.after
+        ]
+        if not earlier:
+            return ()
+        last = max(earlier, key=lambda each: each.after)
+        events = (await self.events(tenant, last))[: record.after]
+        if len(events) <= _INLINE_EVENTS:
+            return _behind_the_question(last, events)
+        return await asyncio.to_thread(_behind_the_question, last, events)
+
     async def behind(self, tenant: str, projection: Projection) -> list[Event]:
         """The events of a run behind those that a response of it tells."""
         events = await self.events(tenant, projection.record)
@@ -141,6 +160,17 @@ class ResponseStore:
         """The items of a response are in its conversation, or will never be."""
         with translated():
             await (await self._archive()).state.delete(tenant, _DUE, f"{conversation}/{response_id}")
+
+
+def _behind_the_question(record: ResponseRecord, events: list[tuple[int, Event]]) -> tuple[Item, ...]:
+    """What the run did after `record`, which asked in it."""
+    own, whole, size = Projection(record), Projection(replace(record, store=False)), None
+    for _, event in events:
+        own.apply(event)
+        whole.apply(event)
+        if own.asks and size is None:
+            size = len(whole.items())
+    return () if size is None else whole.items()[size:]
 
 
 def _projected(record: ResponseRecord, events: list[tuple[int, Event]]) -> Projection:
