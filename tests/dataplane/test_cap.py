@@ -13,7 +13,7 @@ from dataplane.store import DataPlane, opened
 from tests.dataplane.planes import config, vectors
 
 MIB = 1 << 20
-CAP_MB = 64
+CAP_MB = 32
 TENANT = "acme"
 WIDE = 2048
 ROWS = 3 * CAP_MB * MIB // (4 * WIDE)
@@ -79,9 +79,9 @@ async def test_many_small_collections_share_the_cap(tmp_path: Path) -> None:
     async with opened(config(tmp_path, CAP_MB)) as plane, watched(plane) as seen:
         for number in range(20):
             await plane.create_collection(TENANT, f"c{number}", CollectionSpec(dimensions=WIDE, text=False))
-            await fill(plane, f"c{number}", 600, WIDE)
+            await fill(plane, f"c{number}", 300, WIDE)
         assert max(seen) <= CAP_MB * MIB
-        assert sum(status.rows for status in plane.status().collections) == 20 * 600
+        assert sum(status.rows for status in plane.status().collections) == 20 * 300
         stored = vectors(BATCH, seed=0, dimensions=WIDE)
         for number in range(20):
             answer = await plane.search(TENANT, f"c{number}", SearchQuery(vector=stored[3], k=1))
