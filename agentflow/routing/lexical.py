@@ -10,6 +10,9 @@ An alias of several units counts as a whole, wherever it stands, and what is wit
 letter more, fewer or other, or two swapped) counts as that, if both begin alike: first letters are seldom mistyped (Pollock and
 Zamora, 1984). A letter more at the end is another form of the word, and no slip.
 
+A card with openers says how people ask for anything (routing/direct.py). What of it stands in another card's examples speaks for
+that card too, and so for neither: a tool whose example is "Who is the owner of search?" is not beaten by "who is" alone.
+
 What opens the turn, behind courtesies, is what is asked for ("remember that I have 900 euros", "write a poem about rain"): it
 counts more than what stands behind it.
 """
@@ -60,12 +63,16 @@ class LexicalIndex:
         for number, card in enumerate(cards):
             for term, frequency in self._frequencies(card).items():
                 frequencies[term][number] = frequency
+        self._longest = max(map(len, self._phrases | self._openers), default=0)
+        asking = {tuple(units(alias)) for card in cards if card.openers for alias in card.aliases}
+        for number, card in enumerate(cards):
+            for term, frequency in self._shared(card, asking).items():
+                frequencies[term].setdefault(number, frequency)
         rarest = _idf(1, len(cards))
         self._postings = {
             term: [(number, _idf(len(found), len(cards)) / rarest * tf / (tf + K1)) for number, tf in found.items()]
             for term, found in frequencies.items()
         }
-        self._longest = max(map(len, self._phrases | self._openers), default=0)
         self._misspelt: dict[str, str] = {}
         for term, found in frequencies.items():
             if max(found.values()) >= DESCRIPTION:  # what only an example has is too much by chance
@@ -105,6 +112,24 @@ class LexicalIndex:
                 self._openers.add(phrase)
                 result[_opening(phrase)] += ALIAS
         return result
+
+    def _shared(self, card: ToolCard, asking: set[tuple[str, ...]]) -> dict[str, float]:
+        """The openers with which the card's examples begin, and the phrases of `asking` in them: they speak for it as well."""
+        found: dict[str, float] = defaultdict(float)
+        for example in card.examples:
+            said = units(example)
+            opening = opening_of(said)
+            phrases = [
+                (at, tuple(said[at : at + size]))
+                for size in range(min(self._longest, len(said)), 0, -1)
+                for at in range(len(said) - size + 1)
+            ]
+            opener = next((phrase for at, phrase in phrases if at <= opening and phrase in self._openers), None)
+            if opener is not None:
+                found[_opening(opener)] += EXAMPLE
+            for phrase in {phrase for _, phrase in phrases if phrase in asking}:
+                found[_whole(phrase)] += EXAMPLE
+        return found
 
     def _known(self, text: str) -> dict[str, float]:
         """The text's terms that cards have, each with how much it counts."""

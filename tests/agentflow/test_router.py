@@ -219,6 +219,18 @@ def test_thresholds_are_data_and_decide() -> None:
             msgspec.convert(wrong, Thresholds)
 
 
+@pytest.mark.parametrize("text", ["Who is the owner of billing?", "谁是计费的负责人？", "计费的负责人是谁"])
+def test_a_tool_whose_examples_ask_as_general_questions_do_is_not_beaten_by_how_it_is_asked(text: str) -> None:
+    examples = ("Who is the owner of search?", "搜索的负责人是谁？", "谁是搜索的负责人？")
+    owner = ToolCard(name="owner_of", description="Who owns a service.", examples=examples, aliases=("owner", "负责人"))
+    deploy = ToolCard(name="deploy_status", description="Which release is deployed.", aliases=("deployed", "部署"))
+    router = Router([owner, deploy])
+    decision = decide(router, text)
+    assert (decision.route, decision.tool) == ("extract", "owner_of")
+    for general in ("Who is the president of France?", "谁发明了电灯", "法国总统是谁"):
+        assert decide(router, general).route == "answer", general
+
+
 def test_without_tools_every_turn_is_answered() -> None:
     router = Router([])
     seeing = router.with_vectors(np.eye(len(router.texts()), dtype=np.float32))

@@ -1,5 +1,6 @@
 """Which cards a text's words speak for."""
 
+# ruff: noqa: RUF001 - Chinese has its own punctuation
 from __future__ import annotations
 
 import pytest
@@ -79,6 +80,18 @@ def test_openers_speak_only_where_a_turn_begins(index: LexicalIndex) -> None:
     assert set(index.match("so, how do clouds form")) == {3}
     assert set(index.match("well, why")) == {3}
     assert index.match("clouds and how do they form") == {}
+
+
+def test_openers_and_aliases_of_what_is_asked_speak_for_a_card_whose_examples_have_them() -> None:
+    direct = ToolCard(name="", aliases=("是谁",), openers=("who is", "why"))
+    asked = ToolCard(name="owner", examples=("Please, who is the owner of it?", "负责人是谁？"))
+    other = ToolCard(name="deploy", examples=("so it is known who is here",))
+    found = LexicalIndex([asked, other, direct])
+    assert set(found.match("who is he")) == {0, 2}
+    assert set(found.match("他是谁")) == {0, 2}
+    assert set(found.match("why")) == {2}
+    alone = LexicalIndex([other, direct]).match("who is he")[1].evidence
+    assert found.match("who is he")[2].evidence < alone
 
 
 def test_cards_with_odd_schemas_and_no_cards_at_all_are_taken() -> None:
