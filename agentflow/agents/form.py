@@ -6,8 +6,11 @@ said, where that is more than a sentence.
 
 A field of a tool's schema may say where its text comes from, by the keyword `x-from-user`, and the grammar then has nothing else:
 
-    words      words that stand together in what the user said, as they are written there: a name. None with a day in them, where
-               another field asks for the day
+    words      words that stand together in what the user said, as they are written there. None with a day in them, where another
+               field asks for the day; none across words that only ask (几点, 怎么样), and none that begin or end with a function
+               word, unless there are no others
+    name       the same, without the words by which the tool is found, its aliases, and without single characters, unless
+               nothing else is there: for a tool whose aliases are no names that it takes
     day        words that name a day or a month, in English or Chinese: next Friday, 24 December, 明天. One in the last message
                is not left out; where there is none at all, the field is left out, or a text as any other if it is required
     message    the user's last message, whole: for a tool that reads it by itself
@@ -22,9 +25,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentflow.agents.daywords import days, undated
+from agentflow.agents.userwords import is_chinese, may_be, parted, stretches
 from agentflow.messages import Message, Sampling, Structured, Tool
 from agentflow.parsing.forced import named_schema
 
@@ -48,6 +52,29 @@ _JOINS = re.compile(r"[ \t'\u2019-]*")
 _SAYS_NOTHING = frozenset({"type", "title", "default"})  # keywords of a text that may be anything
 
 
+class _Spoken(NamedTuple):
+    """What the user said, the latest last; `rest`: what of it has no day in it; `aliases`: words by which the tool is found."""
+
+    said: Sequence[str]
+    rest: Sequence[str]
+    aliases: Sequence[str]
+
+    def words(self) -> list[str]:
+        """Phrases, of the latest text first."""
+        every = [(phrase, text) for text in reversed(self.rest) for phrase in phrases(parted(text, ()))]
+        kept = [phrase for phrase, text in every if may_be(phrase, text)]
+        return kept or [phrase for text in reversed(self.rest) for phrase in phrases(text)]
+
+    def names(self) -> list[str]:
+        """Those of them that may be names; of Chinese, whole stretches."""
+        found: list[str] = []
+        for text in reversed(self.rest):
+            bare = parted(text, self.aliases)
+            found += stretches(bare)
+            found += [phrase for phrase in phrases(bare) if not is_chinese(phrase) and may_be(phrase, text)]
+        return [phrase for phrase in found if len(phrase) > 1]
+
+
 def messages(conversation: Sequence[Message], tool: Tool) -> list[Message]:
     """What the model reads: the form, and the end of the conversation without its instructions."""
     lines = [_HEAD, "", f"Form: {tool.name}", *(f"  {tool.description}".splitlines() if tool.description else ())]
@@ -56,12 +83,12 @@ def messages(conversation: Sequence[Message], tool: Tool) -> list[Message]:
     return [Message("system", "\n".join(lines)), *(Message(turn.role, turn.content) for turn in end)]
 
 
-def sampling(tool: Tool, conversation: Sequence[Message] = ()) -> Sampling:
-    """The likeliest arguments, in the tool's schema."""
+def sampling(tool: Tool, conversation: Sequence[Message] = (), aliases: Sequence[str] = ()) -> Sampling:
+    """The likeliest arguments, in the tool's schema. `aliases`: words by which the tool is found."""
     schema = named_schema(tool)
     said = [turn.content for turn in _end(conversation) if turn.role == "user" and turn.content]
     if said and isinstance(schema.get("properties"), dict):
-        schema = _from_user(schema, said)
+        schema = _from_user(schema, said, aliases)
     schema = bounded(schema, min(MAX_TEXT, max(LEAST_TEXT, *map(len, said))) if said else MAX_TEXT)
     return Sampling(temperature=0.0, max_tokens=MAX_TOKENS, structured=Structured("json", schema, "tools"))
 
@@ -116,38 +143,39 @@ def _end(conversation: Sequence[Message]) -> list[Message]:
     return end
 
 
-def _from_user(schema: dict[str, Any], said: Sequence[str]) -> dict[str, Any]:
+def _from_user(schema: dict[str, Any], said: Sequence[str], aliases: Sequence[str]) -> dict[str, Any]:
     """The form with the texts that the user has said where it asks for those. A day in the last message is not left out."""
     fields: dict[str, Any] = schema["properties"]
     dated = {name for name, field in fields.items() if isinstance(field, dict) and field.get(FROM_USER) == "day"}
     rest = [undated(text) for text in said] if dated else said
     required = list(schema.get("required", ()))
-    taken = {name: _taken(field, said, rest, required=name in required) for name, field in fields.items()}
+    spoken = _Spoken(said, rest, aliases)
+    taken = {name: _taken(field, spoken, required=name in required) for name, field in fields.items()}
     kept = {name: field for name, field in taken.items() if field is not None}
     if days(said[-1]):
         required += [name for name in kept if name in dated and name not in required]
     return {**schema, "properties": kept, "required": required}
 
 
-def _taken(field: Any, said: Sequence[str], rest: Sequence[str], *, required: bool) -> Any:
-    """A field's schema, with the texts that the user has said where it asks for those. `said`: the latest last.
+def _taken(field: Any, spoken: _Spoken, *, required: bool) -> Any:
+    """A field's schema, with the texts that the user has said where it asks for those.
 
-    `rest`: what of them has the words. None where it asks for what the user did not say, and may be left out.
+    None where it asks for what the user did not say, and may be left out.
     """
     if not isinstance(field, dict) or field.get("type") != "string":
         return field
     source = field.get(FROM_USER, "anything" if field.keys() <= _SAYS_NOTHING else "free")
     choices: list[str] = []
     if source == "message":
-        choices = [said[-1]]
+        choices = [spoken.said[-1]]
     elif source == "day":
-        choices = next((them for text in reversed(said) if (them := days(text))), [])
+        choices = next((them for text in reversed(spoken.said) if (them := days(text))), [])
         if not choices and not required:
             return None
-    elif source in ("words", "anything"):
-        choices = [phrase for text in reversed(rest) for phrase in phrases(text)]
+    elif source in ("words", "name", "anything"):
+        choices = (spoken.names() if source == "name" else []) or spoken.words()
         if choices and source == "anything":
-            choices += reversed(said)
+            choices += reversed(spoken.said)
     choices = list(dict.fromkeys(choice for choice in choices if len(choice) <= MAX_TEXT))
     return {"type": "string", "enum": choices} if 0 < len(choices) <= MAX_PHRASES else field
 

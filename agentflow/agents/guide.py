@@ -37,8 +37,14 @@ class Guide:
     """For one agent. `embed` None: words decide alone."""
 
     def __init__(self, specs: Iterable[ToolSpec], thresholds: Thresholds, embed: Embed | None) -> None:
-        self._router = Router([ToolCard.of(spec) for spec in specs], thresholds)
+        cards = [ToolCard.of(spec) for spec in specs]
+        self._aliases = {card.name: card.aliases for card in cards}
+        self._router = Router(cards, thresholds)
         self._embed = embed
+
+    def aliases(self, tool: str) -> tuple[str, ...]:
+        """The words by which a tool is found; none of a tool that is not the agent's."""
+        return self._aliases.get(tool, ())
 
     async def warm(self) -> None:
         """Embed the tools' descriptions and examples, once; tries until it can. Until then words decide."""

@@ -145,7 +145,8 @@ class Planner:
         if not self.fills_form(progress):
             return None
         tool = next(tool for tool in _began(progress).tools if tool.name == progress.forced)
-        return form.sampling(tool, _began(progress).messages)
+        aliases = () if self._guide is None else self._guide.aliases(tool.name)
+        return form.sampling(tool, _began(progress).messages, aliases)
 
 
 def _began(progress: Progress) -> Began:

@@ -174,3 +174,30 @@ def test_a_day_that_was_named_is_not_left_out() -> None:
     assert sampling.structured is not None
     assert sampling.structured.value["required"] == []
     assert sampling.structured.value["properties"]["day"]["enum"] == ["tomorrow"]
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "names"),
+    [
+        ("巴黎12月24日几点天黑", {"巴黎", "天黑"}, {"巴黎"}),
+        ("后天悉尼的太阳几点升起", {"悉尼", "太阳", "升起"}, {"悉尼", "升起"}),
+        ("When is sunset in The Hague tomorrow?", {"The Hague", "sunset", "Hague"}, {"The Hague", "Hague"}),
+        ("太阳", {"太阳"}, {"太", "阳", "太阳"}),
+        ("sunset", {"sunset"}, {"sunset"}),
+    ],
+)
+def test_a_name_is_none_of_the_words_by_which_the_tool_is_found_unless_there_are_no_others(
+    said: str, words: set[str], names: set[str]
+) -> None:
+    properties = {
+        "words": {"type": "string", "x-from-user": "words"},
+        "name": {"type": "string", "x-from-user": "name"},
+        "day": {"type": "string", "x-from-user": "day"},
+    }
+    tool = Tool("sun", "", {"type": "object", "properties": properties, "required": ["words", "name"]})
+    sampling = form.sampling(tool, [Message("user", said)], ("太阳", "天黑", "sunset"))
+    assert sampling.structured is not None
+    found = {name: set(field["enum"]) for name, field in sampling.structured.value["properties"].items()}
+    assert words <= found["words"]
+    assert not {"点天", "When", "in The Hague"} & found["words"]
+    assert found["name"] == names
