@@ -6,54 +6,55 @@ from __future__ import annotations
 import re
 from datetime import date, timedelta
 
+from figures import CHINESE, chinese_number
+
 MONTHS = (
     *("january", "february", "march", "april", "may", "june"),
     *("july", "august", "september", "october", "november", "december"),
 )
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 CHINESE_WEEKDAYS = "一二三四五六日"
-NEAR_DAYS = {  # the longer ones first: 后天 is in 大后天
-    "day after tomorrow": 2,
-    "大后天": 3,
-    "后天": 2,
-    "tomorrow": 1,
-    "明": 1,
-    "tonight": 0,
-    "today": 0,
-    "right now": 0,
-    "this morning": 0,
-    "this afternoon": 0,
-    "this evening": 0,
-    "现在": 0,
-    "今": 0,
-    "yesterday": -1,
-    "昨": -1,
-}
-FEASTS = {  # month and day, which are the same each year, or nearly so
-    "christmas eve": (12, 24),
-    "christmas": (12, 25),
-    "圣诞": (12, 25),
-    "summer solstice": (6, 21),
-    "夏至": (6, 21),
-    "winter solstice": (12, 21),
-    "冬至": (12, 21),
-}
+NEAR_DAYS = (  # the first that is found: 后天 is in 大后天
+    (r"day after tomorrow|(?<!大)后天", 2),
+    (r"大后天", 3),
+    (r"day before yesterday|(?<!大)前天", -2),
+    (r"tomorrow|明[天日早晚夜]", 1),
+    (r"today|tonight|right now|this (?:morning|afternoon|evening)|现在|今[天日早晚夜]", 0),
+    (r"yesterday|昨[天日晚夜]", -1),
+)
+FEASTS = (  # month and day, which are the same each year, or nearly so
+    (r"christmas eve|平安夜|圣诞夜", 12, 24),
+    (r"christmas|圣诞", 12, 25),
+    (r"new year'?s eve", 12, 31),
+    (r"new year|元旦", 1, 1),
+    (r"劳动节", 5, 1),
+    (r"国庆", 10, 1),
+    (r"春分", 3, 20),
+    (r"summer solstice|夏至", 6, 21),
+    (r"秋分", 9, 23),
+    (r"winter solstice|冬至", 12, 21),
+)
+COUNTS = {"a": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7}
+YEARS = {"去": -1, "今": 0, "明": 1, "后": 2}
 UNREAD = "I cannot read the day {!r}. Say today, tomorrow, a day of the week, or a date such as 24 December."
 UNREAD_CHINESE = "我看不懂“{}”是哪一天。请说今天、明天、星期五，或12月24日这样的日期。"
 
 
 def day_of(text: str, today: date) -> date | None:
     """The day that a text means, seen from `today`; None where it means none. Months without a day are their 15th."""
-    said = text.casefold()
+    said = _figured(text.casefold(), today)
     if said.strip() == "now":
         return today
-    for word, days in NEAR_DAYS.items():
-        if word in said:
+    try:
+        if (days := _distance(said)) is not None:
             return today + timedelta(days)
-    for word, (month, day) in FEASTS.items():
-        if word in said:
-            return _coming(today, month, day)
-    return _by_figures(said, today) or _by_weekday(said, today)
+        for pattern, month, day in FEASTS:
+            if re.search(pattern, said):
+                year = re.search(r"\b(\d{4})(?:\b|年)", said)
+                return date(int(year[1]), month, day) if year else _coming(today, month, day)
+        return _by_figures(said, today) or _by_weekday(said, today)
+    except (ValueError, OverflowError):  # 31 February
+        return None
 
 
 def unread(text: str, *, chinese: bool) -> str:
@@ -61,23 +62,47 @@ def unread(text: str, *, chinese: bool) -> str:
     return (UNREAD_CHINESE if chinese else UNREAD).format(text[:60])
 
 
+def _figured(said: str, today: date) -> str:
+    """The text with Chinese numbers of days, months and years in figures: 十二月二十四日, 三天后, 明年三月; not 周三."""
+    said = re.sub("([去今明后])年", lambda found: f"{today.year + YEARS[found[1]]}年", said.replace("廿", "二十"))
+    counted = rf"(?<![周期拜])({CHINESE}+)(?=[年月日号天周]|个(?:月|星期|礼拜)|星期|礼拜)"
+    return re.sub(counted, lambda found: str(chinese_number(found[1])), said)
+
+
+def _distance(said: str) -> int | None:
+    """How many days away a day is that is named by that."""
+    if found := re.search(r"\bin (\d{1,3}|a|two|three|four|five|six|seven) (day|week)s?\b", said):
+        return int(COUNTS.get(found[1], found[1])) * (7 if found[2] == "week" else 1)
+    if found := re.search(r"(\d{1,3})(天|个?星期|周|个?礼拜)(?:之后|以后|后)", said):
+        return int(found[1]) * (1 if found[2] == "天" else 7)
+    return next((days for pattern, days in NEAR_DAYS if re.search(pattern, said)), None)
+
+
 def _by_figures(said: str, today: date) -> date | None:
-    """2026-12-24, 24 December, December 24th, 12月24日, in July, in 3 days; 七月 is not read."""
-    try:
-        if found := re.search(r"\bin (\d{1,3}) (day|week)s?\b", said):
-            return today + timedelta(int(found[1]) * (7 if found[2] == "week" else 1))
-        if found := re.search(r"(\d{4})[-/年](\d{1,2})[-/月](\d{1,2})", said):
-            return date(*map(int, found.groups()))
-        if found := re.search(r"(\d{1,2})月(?:(\d{1,2})[日号]?)?", said):
-            return _coming(today, int(found[1]), int(found[2] or 15))
-        for number, name in enumerate(MONTHS, 1):
-            word = rf"\b{name[:3]}(?:{name[3:]})?\b" if name != "may" else r"\bmay\b"
-            if re.search(word, said):
-                day = re.search(r"\b(\d{1,2})(?:st|nd|rd|th)?\b", said)
-                return _coming(today, number, int(day[1]) if day else 15)
-    except ValueError:  # 31 February
-        return None
+    """2026-12-24, 24 December, December 24th, 12月24日, 下个月5号, 5号, in July. Raises ValueError for a day that is none."""
+    if found := re.search(r"(\d{4})[-/年](\d{1,2})(?:[-/月]份?(\d{1,2})?)", said):
+        return date(int(found[1]), int(found[2]), int(found[3] or 15))
+    if found := re.search(r"(\d{1,2})月份?(?:(\d{1,2})[日号]?)?", said):
+        return _coming(today, int(found[1]), int(found[2] or 15))
+    if found := re.search(r"([本这下上])个?月(?:(\d{1,2})[日号])?|\b(this|next|last) month\b", said):
+        months = {"下": 1, "next": 1, "上": -1, "last": -1}.get(found[1] or found[3], 0)
+        return _months_on(today, months, int(found[2] or 15))
+    if found := re.search(r"(\d{1,2})号", said):
+        day = int(found[1])
+        return _months_on(today, 0 if day >= today.day else 1, day)
+    for number, name in enumerate(MONTHS, 1):
+        word = rf"\b{name[:3]}(?:{name[3:]})?\b" if name != "may" else r"\bmay\b"
+        if re.search(word, said):
+            day = re.search(r"\b(\d{1,2})(?:st|nd|rd|th)?\b", said)
+            year = re.search(r"\b(\d{4})\b", said)
+            wanted = number, int(day[1]) if day else 15
+            return date(int(year[1]), *wanted) if year else _coming(today, *wanted)
     return None
+
+
+def _months_on(today: date, months: int, day: int) -> date:
+    years, month = divmod(today.month - 1 + months, 12)
+    return date(today.year + years, month + 1, day)
 
 
 def _coming(today: date, month: int, day: int) -> date:
@@ -87,15 +112,20 @@ def _coming(today: date, month: int, day: int) -> date:
 
 
 def _by_weekday(said: str, today: date) -> date | None:
-    wanted = None
-    if "weekend" in said or "周末" in said:
-        wanted = 5
-    if found := re.search(r"(?:星期|周|礼拜)([一二三四五六日天])", said):
-        wanted = CHINESE_WEEKDAYS.index(found[1].replace("天", "日"))
-    for number, name in enumerate(WEEKDAYS):
-        if re.search(rf"\b{name}\b", said):
-            wanted = number
-    return None if wanted is None else today + timedelta((wanted - today.weekday()) % 7)
+    """The coming one. In Chinese 下周三 is that of the next week, from Monday on, and 上周三 that of the last."""
+    if found := re.search(r"(上{1,2}|下{1,2}|[本这])?个?(?:星期|周|礼拜)([一二三四五六日天末])", said):
+        wanted = 5 if found[2] == "末" else CHINESE_WEEKDAYS.index(found[2].replace("天", "日"))
+        if not found[1]:
+            return today + timedelta((wanted - today.weekday()) % 7)
+        weeks = found[1].count("下") - found[1].count("上")
+        return today + timedelta(7 * weeks + wanted - today.weekday())
+    if found := re.search(rf"\b(?:(next|last) )?({'|'.join(WEEKDAYS)}|weekend)\b", said):
+        wanted = 5 if found[2] == "weekend" else WEEKDAYS.index(found[2])
+        ahead = (wanted - today.weekday()) % 7
+        if found[1] == "last":
+            return today + timedelta(ahead - 7)
+        return today + timedelta(ahead or (7 if found[1] == "next" else 0))
+    return None
 
 
 def english_day(day: date) -> str:

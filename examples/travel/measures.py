@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from figures import in_figures
 from places import is_chinese, rows
 
 RATES_OF = "mid-2025"
@@ -84,7 +85,9 @@ def read_request(text: str, table: Mapping[str, Any]) -> Asked | None:
     The number is of what stands next to it. Without a number it is one: of what stands behind "a", else, where the sentence
     asks how many, of what is named last, else of what is named first.
     """
-    said = text.casefold()
+    said = in_figures(text.casefold(), *filter(is_chinese, table))
+    if "k" not in table:  # which is kelvin among the units
+        said = re.sub(r"(\d)k\b", r"\g<1>000", said)
     number = _NUMBER.search(said)
     mentions = _mentions(said, table, number)
     if len({table[mention.name] for mention in mentions}) < 2:

@@ -22,7 +22,7 @@ from sunlight import sun
 from agentflow.tools.function import tool
 
 # A small model points at the user's words, and does not spell them.
-CityName = Annotated[str, Meta(extra_json_schema={"x-from-user": "words"})]
+CityName = Annotated[str, Meta(extra_json_schema={"x-from-user": "name"})]
 DayName = Annotated[str, Meta(extra_json_schema={"x-from-user": "day"})]
 Request = Annotated[str, Meta(extra_json_schema={"x-from-user": "message"})]
 
@@ -44,7 +44,8 @@ Request = Annotated[str, Meta(extra_json_schema={"x-from-user": "message"})]
     aliases=(
         *("weather", "forecast", "climate", "temperature", "rain", "rainy", "snow", "umbrella", "hot", "cold", "warm"),
         *("freezing", "sunny", "windy", "humid", "jacket", "天气", "气温", "温度", "下雨", "下雪", "带伞", "雨伞"),
-        *("多少度", "冷不冷", "热不热", "冷吗", "热吗", "穿什么", "暖和"),
+        *("多少度", "冷不冷", "热不热", "冷吗", "热吗", "穿什么", "穿多", "多厚", "暖和", "羽绒服", "短袖", "外套"),
+        *("raincoat", "coat", "chilly", "shorts"),
     ),
 )
 def weather(city: CityName, day: DayName = "today") -> str:
@@ -87,7 +88,7 @@ def weather(city: CityName, day: DayName = "today") -> str:
     aliases=(
         *("sunrise", "sunset", "daylight", "dusk", "dawn", "the sun", "sun rise", "sun set", "get dark", "get light"),
         *("be dark", "day length", "length of the day", "nightfall", "日出", "日落", "天黑", "天亮", "太阳", "黎明"),
-        *("黄昏", "白天多长", "白天有多"),
+        *("黄昏", "白天多长", "白天有多", "升起", "落山", "sun go down", "sun come up", "hours of light"),
     ),
 )
 def sun_times(city: CityName, day: DayName = "today") -> str:
@@ -130,7 +131,19 @@ def sun_times(city: CityName, day: DayName = "today") -> str:
     ),
     aliases=(
         *("what time is it", "current time", "local time", "time zone", "the time in", "what's the time", "time is it"),
-        *("o'clock", "几点了", "现在几点", "时区", "几点钟", "当地时间", "现在时间", "当前时间", "什么时间"),
+        *(
+            "o'clock",
+            "几点了",
+            "现在几点",
+            "是几点",
+            "几点啦",
+            "时区",
+            "几点钟",
+            "当地时间",
+            "现在时间",
+            "当前时间",
+            "什么时间",
+        ),
     ),
 )
 def city_time(city: CityName) -> str:
@@ -241,7 +254,18 @@ def convert_currency(request: Request) -> str:
             "盎司",
             "平方米",
         ),
-        *("海里", "毫米", "摄氏度", "华氏度", "degrees celsius", "degrees fahrenheit"),
+        *(
+            "c in f",
+            "f in c",
+            "c to f",
+            "f to c",
+            "海里",
+            "毫米",
+            "摄氏度",
+            "华氏度",
+            "degrees celsius",
+            "degrees fahrenheit",
+        ),
     ),
 )
 def convert_units(request: Request) -> str:

@@ -19,6 +19,7 @@ from tests.examples.loading import EXAMPLES, module_of, served, tools_of
 TOOLS = tools_of("travel")
 DAYS = module_of("travel", "days")
 MEASURES = module_of("travel", "measures")
+FIGURES = module_of("travel", "figures")
 PLACES = module_of("travel", "places")
 SUNLIGHT = module_of("travel", "sunlight")
 TODAY = date(2026, 11, 30)  # a Monday
@@ -82,6 +83,29 @@ def test_every_city_has_twelve_months_that_can_be() -> None:
         ("June 21st", date(2027, 6, 21)),
         ("12月24日", date(2026, 12, 24)),
         ("in January", date(2027, 1, 15)),
+        ("十二月二十四日", date(2026, 12, 24)),
+        ("明年三月", date(2027, 3, 15)),
+        ("2027年1月5日", date(2027, 1, 5)),
+        ("24 December 2028", date(2028, 12, 24)),
+        ("下个月五号", date(2026, 12, 5)),
+        ("5号", date(2026, 12, 5)),
+        ("30号", TODAY),
+        ("三天后", date(2026, 12, 3)),
+        ("两周后", date(2026, 12, 14)),
+        ("in two weeks", date(2026, 12, 14)),
+        ("周三", date(2026, 12, 2)),
+        ("这周三", date(2026, 12, 2)),
+        ("下周三", date(2026, 12, 9)),
+        ("下下周日", date(2026, 12, 20)),
+        ("上周五", date(2026, 11, 27)),
+        ("下周末", date(2026, 12, 12)),
+        ("星期一", TODAY),
+        ("next Monday", date(2026, 12, 7)),
+        ("last Friday", date(2026, 11, 27)),
+        ("明天早上", date(2026, 12, 1)),
+        ("前天", date(2026, 11, 28)),
+        ("国庆节", date(2027, 10, 1)),
+        ("平安夜", date(2026, 12, 24)),
         ("right now", TODAY),
         ("in 3 days", date(2026, 12, 3)),
         ("冬至", date(2026, 12, 21)),
@@ -97,6 +121,22 @@ def test_a_day_that_cannot_be_read_is_refused_and_not_taken_for_today(said: str)
     told = f"I cannot read the day {said!r}. Say today, tomorrow, a day of the week, or a date such as 24 December."
     assert TOOLS["sun_times"]("Athens", said) == TOOLS["weather"]("Athens", said) == told
     assert TOOLS["weather"]("上海", "春节") == "我看不懂“春节”是哪一天。请说今天、明天、星期五，或12月24日这样的日期。"
+
+
+@pytest.mark.parametrize(
+    ("said", "number"),
+    [
+        ("十", 10),
+        ("二十四", 24),
+        ("一百零五", 105),
+        ("一百五", 150),
+        ("三万五千", 35_000),
+        ("二〇二六", 2026),
+        ("两亿", 2 * 10**8),
+    ],
+)
+def test_chinese_numbers_are_read(said: str, number: int) -> None:
+    assert FIGURES.chinese_number(said) == number
 
 
 def test_without_a_day_it_is_today() -> None:
@@ -144,6 +184,12 @@ def test_sun_and_time_are_told_in_the_citys_own_time() -> None:
         ("How many Mexican pesos do I get for 20 dollars?", "20 USD is about 376.00 MXN (rounded rates of mid-2025)."),
         ("$40 in yen", "40 USD is about 5,880.00 JPY (rounded rates of mid-2025)."),
         ("the rate of the franc to the dollar", "1 CHF is about 1.25 USD (rounded rates of mid-2025)."),
+        ("五十欧元能换多少人民币", "50 EUR 约合 421.76 CNY（2025年年中的大致汇率）。"),
+        ("300万日元是多少美元", "3,000,000 JPY 约合 20,408.16 USD（2025年年中的大致汇率）。"),
+        ("三万五日元是多少美元", "35,000 JPY 约合 238.10 USD（2025年年中的大致汇率）。"),
+        ("two hundred and fifty dollars in yen", "250 USD is about 36,750.00 JPY (rounded rates of mid-2025)."),
+        ("1.5 million dollars in yen", "1,500,000 USD is about 220,500,000.00 JPY (rounded rates of mid-2025)."),
+        ("5k dollars in yen", "5,000 USD is about 735,000.00 JPY (rounded rates of mid-2025)."),
         ("100 kroner", "Name an amount and two currencies that I know, such as 40 euros in yen."),
         ("一百块", "请说出金额和两种货币，例如：300美元等于多少人民币。"),
     ],
@@ -164,6 +210,9 @@ def test_money_is_converted_by_the_dated_table(said: str, told: str) -> None:
         ("60 mph in km/h", "60 mph is 96.5606 km/h."),
         ("How many litres in a gallon?", "1 gal is 3.78541 l."),
         ("1,200 m in km", "1,200 m is 1.2 km."),
+        ("一百二十磅是多少公斤", "120 lb 等于 54.4311 kg。"),
+        ("twenty-six miles in kilometres", "26 mi is 41.8429 km."),
+        ("300K in celsius", "300 K is 26.85 °C."),
         ("3 kg in miles", "kg is a unit of weight, and mi one of length."),
         ("3 parsecs", "Name a number and two units that I know, such as 26 miles in kilometres."),
         ("", "Name a number and two units that I know, such as 26 miles in kilometres."),
