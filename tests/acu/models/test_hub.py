@@ -1,8 +1,11 @@
 """Pulling from the model hub, played by servers that speak its protocol (see fakehub.py)."""
 
 import http
+import itertools
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,26 +151,52 @@ def test_what_a_killed_download_had_begun_does_not_count_as_downloaded(
 # What the hub refuses is told with what to do about it
 
 
-@pytest.mark.parametrize("part", ["/api/models/", "/tree/", "/resolve/"])
-@pytest.mark.parametrize(
-    ("status", "headers", "told"),
-    [
-        (
-            401,
-            {"X-Error-Message": "Invalid credentials in Authorization header"},
-            "does not accept the token in HF_TOKEN",
-        ),
-        (401, {"X-Error-Code": "GatedRepo"}, "org/tiny wants you to accept its terms on the hub first"),
-        (403, {"X-Error-Code": "GatedRepo"}, "org/tiny wants you to accept its terms on the hub first"),
-        (403, {"X-Error-Message": "no such right"}, "does not let this token read org/tiny"),
-        (403, {"X-Error-Message": "Access to this resource is disabled."}, "the hub has closed org/tiny"),
-        (404, {"X-Error-Code": "RepoNotFound"}, "the hub has no org/tiny"),
-        (404, {"X-Error-Code": "RevisionNotFound"}, "no longer has this commit of org/tiny"),
-    ],
+PARTS = ("/api/models/", "/tree/", "/resolve/")
+REFUSALS: tuple[tuple[int, dict[str, str], str], ...] = (
+    (
+        401,
+        {"X-Error-Message": "Invalid credentials in Authorization header"},
+        "does not accept the token in HF_TOKEN",
+    ),
+    (401, {"X-Error-Code": "GatedRepo"}, "org/tiny wants you to accept its terms on the hub first"),
+    (403, {"X-Error-Code": "GatedRepo"}, "org/tiny wants you to accept its terms on the hub first"),
+    (403, {"X-Error-Message": "no such right"}, "does not let this token read org/tiny"),
+    (403, {"X-Error-Message": "Access to this resource is disabled."}, "the hub has closed org/tiny"),
+    (404, {"X-Error-Code": "RepoNotFound"}, "the hub has no org/tiny"),
+    (404, {"X-Error-Code": "RevisionNotFound"}, "no longer has this commit of org/tiny"),
 )
-def test_a_refusal_is_told_with_what_to_do(
-    part: str, status: int, headers: dict[str, str], told: str, hub: type[FakeHub], cache: Path
-) -> None:
+CLIENT = """
+import sys
+from acu.models.hub import main
+for line in sys.stdin:
+    main(*line.split())
+    sys.stdout.flush()
+"""
+
+
+def test_each_refusal_of_each_part_is_told_with_what_to_do(hub: type[FakeHub], tmp_path: Path) -> None:
+    """The client itself, started once for all of them."""
+    command = [sys.executable, "-c", CLIENT]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdin is not None
+        assert client.stdout is not None
+        for number, (part, (status, headers, told)) in enumerate(itertools.product(PARTS, REFUSALS)):
+            hub.refusals = {part: (status, headers)}
+            folder = tmp_path / f"get{number}"
+            print(
+                *(("list", "org/tiny") if part == PARTS[0] else ("get", "org/tiny", hub.commit, folder, "config.json")),
+                file=client.stdin,
+                flush=True,
+            )
+            assert told in json.loads(client.stdout.readline())["error"], (part, status, headers)
+            assert not (folder / "config.json").exists()
+        client.stdin.close()
+        assert client.wait(60) == 0
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_refusal_ends_the_pull_and_leaves_no_model(part: str, hub: type[FakeHub], cache: Path) -> None:
+    status, headers, told = REFUSALS[2]
     hub.refusals[part] = status, headers
     with pytest.raises(SourceUnreachable, match=told):
         models.pull("org/tiny", cache)
