@@ -54,7 +54,10 @@ from agentflow.parsing.choice import parser_maker
 from agentflow.parsing.events import CallArguments, CallClosed, CallOpened, Malformed, ParserEvent, Text, ToolParser
 from agentflow.parsing.forced import ListParser, NamedParser
 
-OUTCOME_UNKNOWN = "The outcome of this call is unknown: it was cut off while it was under way. It may have been done, and is not repeated."
+OUTCOME_UNKNOWN = (
+    "The outcome of this call is unknown: it was cut off while it was under way. It may have been done, and is not "
+    "repeated."
+)
 """What a model reads as the result of a call that was begun, and of whose end nobody knows."""
 
 Heard = TextDelta | ToolCallOpened | ToolCallArguments | ToolCallClosed | ToolStarted | ToolEnded
