@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import re
 import sqlite3
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -27,9 +28,13 @@ _CHINESE = r"[\u4e00-\u9fff]"
 _TERM = re.compile(rf"{_CHINESE}+|[^\W\u4e00-\u9fff]+")
 # What questions are made of; a section is not found by these.
 _ASKING = """
-a about an and are can do does find for from how i in is it look me my of on or say search should tell that the there to what
-when where which who why with you document documents docs 怎么 什么 么写 如何 关于 文档 里关 是怎
+a about an and are be can could do does find for from has have how i if in is it its look may me much must my of on or s say
+says search should tell that the their there this to was were what when where which who whom whose why will with would you
+your document documents docs manual handbook guide
 """
+_CHINESE_ASKING = re.compile(
+    "怎么样|怎么|怎样|什么|如何|关于|文档|手册|多少|哪些|哪里|请问|有没有|没有|是谁|是否|能不能|可以|[的吗呢了是里吧]"
+)
 # What a reader asks for a section with; none is found by these.
 _READING = "read show section sections chapter document documents page whole full text all please 读一 一下 全文"
 
@@ -50,9 +55,10 @@ def spaced(text: str) -> str:
 def terms(query: str) -> list[str]:
     """What a query asks for: words, and each two Chinese characters that stand together."""
     said: list[str] = []
-    for term in _TERM.findall(query.casefold()):
+    for term in _TERM.findall(_CHINESE_ASKING.sub(" ", query.casefold())):
         said += [term] if not re.match(_CHINESE, term) else [term[at : at + 2] for at in range(max(1, len(term) - 1))]
-    return [term for term in said if term not in _ASKING.split()]
+    kept = [term for term in said if term not in _ASKING.split()]
+    return [term for term in kept if len(term) > 1 or not re.match(_CHINESE, term)] or kept
 
 
 @functools.cache
@@ -71,18 +77,24 @@ def index() -> sqlite3.Connection:
 
 
 def found(query: str, limit: int) -> list[tuple[str, str]]:
-    """Places and texts of the sections that are most like the query; a heading counts four times. Any term may match."""
-    match = " OR ".join(f'"{spaced(term).strip()}"' for term in terms(query))
-    if not match:
-        return []
-    return (
-        index()
-        .execute(
-            "SELECT place, text FROM sections WHERE sections MATCH ? ORDER BY bm25(sections, 0, 0, 4, 1) LIMIT ?",
-            (match, limit),
-        )
-        .fetchall()
-    )
+    """Places and texts of the sections that are most like the query; a heading counts four times.
+
+    Any term may match, but one that has few of them is about something else: half of the words, or a third of the pairs of
+    Chinese characters, of which many are no words.
+    """
+    asked = list(dict.fromkeys(terms(query)))
+    rows = [_rows_with(f'"{spaced(term).strip()}"') for term in asked]
+    count = Counter(row for found in rows for row in found)
+    least = len(asked) / (3 if any(re.match(_CHINESE, term) for term in asked) else 2)
+    ranked = _rows_with(" OR ".join(f'"{spaced(term).strip()}"' for term in asked)) if asked else []
+    kept = [row for row in ranked if count[row] >= least][:limit]
+    return [index().execute("SELECT place, text FROM sections WHERE rowid = ?", (row,)).fetchone() for row in kept]
+
+
+def _rows_with(match: str) -> list[int]:
+    """The numbers of the sections that a query of FTS5 matches, the best first."""
+    best = "SELECT rowid FROM sections WHERE sections MATCH ? ORDER BY bm25(sections, 0, 0, 4, 1)"
+    return [row for (row,) in index().execute(best, (match,))]
 
 
 def named(said: str) -> list[tuple[str, str]]:
@@ -183,7 +195,10 @@ def search_documents(query: Request) -> str:
     idempotent=True,
     timeout_s=10,
     examples=("Read the section on long results", "Show me all of 'Where models and data are stored'"),
-    aliases=("read the section", "read section", "whole section", "full text", "show me all of", "全文", "读一下"),
+    aliases=(
+        *("read the section", "read section", "whole section", "full text", "show me all of", "全文", "读一下"),
+        *("整节", "那一节", "这一节", "完整", "全部内容"),
+    ),
 )
 def read_section(place: Request) -> str:
     """Read one section of a document whole, or all of a document.
