@@ -61,14 +61,18 @@ class _Spoken(NamedTuple):
 
     def words(self) -> list[str]:
         """Phrases, of the latest text first."""
-        every = [(phrase, text) for text in reversed(self.rest) for phrase in phrases(parted(text, ()))]
+        every = [(phrase, text) for text in self._short() for phrase in phrases(parted(text, ()))]
         kept = [phrase for phrase, text in every if may_be(phrase, text)]
-        return kept or [phrase for text in reversed(self.rest) for phrase in phrases(text)]
+        return kept or [phrase for text in self._short() for phrase in phrases(text)]
+
+    def _short(self) -> list[str]:
+        """The texts that are short enough to be read for phrases, the latest first."""
+        return [text for text in reversed(self.rest) if len(text) <= PHRASED]
 
     def names(self) -> list[str]:
         """Those of them that may be names; of Chinese, whole stretches."""
         found: list[str] = []
-        for text in reversed(self.rest):
+        for text in self._short():
             bare = parted(text, self.aliases)
             found += stretches(bare)
             found += [phrase for phrase in phrases(bare) if not is_chinese(phrase) and may_be(phrase, text)]

@@ -78,6 +78,12 @@ def test_a_field_of_the_users_words_is_one_of_the_phrases_of_the_turns_that_are_
     assert fields("?")["city"] == {**SCHEMA["properties"]["city"], "maxLength": form.LEAST_TEXT}  # type: ignore[index]
 
 
+def test_names_in_a_long_text_are_not_listed() -> None:
+    field = {"type": "string", "x-from-user": "name"}
+    assert taken(field, "巴黎，" * form.PHRASED) == {**field, "maxLength": form.MAX_TEXT}  # noqa: RUF001 - as people write it
+    assert taken(field, "巴黎，" * form.PHRASED, "罗马") == {"type": "string", "enum": ["罗马"]}  # noqa: RUF001
+
+
 def test_a_field_of_the_users_message_is_the_last_one_whole() -> None:
     assert fields("40 euros", "in yen?")["request"] == {"type": "string", "enum": ["in yen?"]}
     assert "enum" not in fields("x" * (form.MAX_TEXT + 1))["request"]
