@@ -85,7 +85,7 @@ def read_request(text: str, table: Mapping[str, Any]) -> Asked | None:
     The number is of what stands next to it. Without a number it is one: of what stands behind "a", else, where the sentence
     asks how many, of what is named last, else of what is named first.
     """
-    said = in_figures(text.casefold(), *filter(is_chinese, table))
+    said = in_figures(text.casefold(), *filter(is_chinese, table), "度")
     if "k" not in table:  # which is kelvin among the units
         said = re.sub(r"(\d)k\b", r"\g<1>000", said)
     number = _NUMBER.search(said)

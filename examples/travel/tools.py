@@ -36,6 +36,7 @@ Request = Annotated[str, Meta(extra_json_schema={"x-from-user": "message"})]
         "How cold does Moscow get in January?",
         "Do I need an umbrella in London this weekend?",
         "How warm is it in Athens right now?",
+        "What's it like in Rome in March?",
         "北京今天天气怎么样？",
         "明天广州会下雨吗？",
         "去哈尔滨要穿羽绒服吗？",
@@ -44,7 +45,22 @@ Request = Annotated[str, Meta(extra_json_schema={"x-from-user": "message"})]
     aliases=(
         *("weather", "forecast", "climate", "temperature", "rain", "rainy", "snow", "umbrella", "hot", "cold", "warm"),
         *("freezing", "sunny", "windy", "humid", "jacket", "天气", "气温", "温度", "下雨", "下雪", "带伞", "雨伞"),
-        *("多少度", "冷不冷", "热不热", "冷吗", "热吗", "穿什么", "穿多", "多厚", "暖和", "羽绒服", "短袖", "外套"),
+        *(
+            "多少度",
+            "冷不冷",
+            "热不热",
+            "冷吗",
+            "热吗",
+            "穿什么",
+            "穿多",
+            "多厚",
+            "暖和",
+            "羽绒服",
+            "短袖",
+            "外套",
+            "湿度",
+            "潮湿",
+        ),
         *("raincoat", "coat", "chilly", "shorts"),
     ),
 )
@@ -88,7 +104,19 @@ def weather(city: CityName, day: DayName = "today") -> str:
     aliases=(
         *("sunrise", "sunset", "daylight", "dusk", "dawn", "the sun", "sun rise", "sun set", "get dark", "get light"),
         *("be dark", "day length", "length of the day", "nightfall", "日出", "日落", "天黑", "天亮", "太阳", "黎明"),
-        *("黄昏", "白天多长", "白天有多", "升起", "落山", "sun go down", "sun come up", "hours of light"),
+        *(
+            "黄昏",
+            "白天多长",
+            "白天有多",
+            "升起",
+            "落山",
+            "下山",
+            "日照",
+            "night fall",
+            "sun go down",
+            "sun come up",
+            "hours of light",
+        ),
     ),
 )
 def sun_times(city: CityName, day: DayName = "today") -> str:

@@ -210,6 +210,7 @@ def test_money_is_converted_by_the_dated_table(said: str, told: str) -> None:
         ("60 mph in km/h", "60 mph is 96.5606 km/h."),
         ("How many litres in a gallon?", "1 gal is 3.78541 l."),
         ("1,200 m in km", "1,200 m is 1.2 km."),
+        ("华氏一百度是多少摄氏度", "100 °F 等于 37.7778 °C。"),
         ("一百二十磅是多少公斤", "120 lb 等于 54.4311 kg。"),
         ("twenty-six miles in kilometres", "26 mi is 41.8429 km."),
         ("300K in celsius", "300 K is 26.85 °C."),
