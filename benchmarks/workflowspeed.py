@@ -199,21 +199,21 @@ def ratios(results: Results, ways: Sequence[str]) -> dict[str, Ratio]:
 
 def arounds(results: Results, ways: Sequence[str]) -> dict[str, Ratio]:
     """The same of the mean time around the engine: `around_vs_split_mean:4` and so on."""
-    found: dict[str, Ratio] = {}
-    for way in ways:
-        key = f"around_{LABELS[way]}_mean"
-        each = {at_once: _around(results, way, at_once) for side, at_once in results if side == "acu"}
-        found[key] = min(each.values(), key=lambda ratio: ratio.median)
-        found |= {f"{key}:{at_once}": ratio for at_once, ratio in each.items()}
-    return found
+    return _of_means("around", _around, results, ways)
 
 
 def ceilings(results: Results, ways: Sequence[str]) -> dict[str, Ratio]:
     """The most that ACU could reach with no time at all around its engine, of means: `ceiling_vs_split_mean:4` and so on."""
+    return _of_means("ceiling", _ceiling, results, ways)
+
+
+def _of_means(
+    name: str, ratio_of: Callable[[Results, str, int], Ratio], results: Results, ways: Sequence[str]
+) -> dict[str, Ratio]:
     found: dict[str, Ratio] = {}
     for way in ways:
-        key = f"ceiling_{LABELS[way]}_mean"
-        each = {at_once: _ceiling(results, way, at_once) for side, at_once in results if side == "acu"}
+        key = f"{name}_{LABELS[way]}_mean"
+        each = {at_once: ratio_of(results, way, at_once) for side, at_once in results if side == "acu"}
         found[key] = min(each.values(), key=lambda ratio: ratio.median)
         found |= {f"{key}:{at_once}": ratio for at_once, ratio in each.items()}
     return found

@@ -37,13 +37,7 @@ SMALL_MACHINE = 4  # cores; on more, one is left to the daemon
 CPU_NICE = 5  # of the engine's processes, beside the daemon's 0
 MAX_LOGPROBS = 20  # what OpenAI's API allows
 
-_SPREAD = (
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "data_parallel_size",
-    "decode_context_parallel_size",
-    "prefill_context_parallel_size",
-)  # fmt: skip - a model over several workers, which are processes
+_SPREAD = ("tensor", "pipeline", "data", "decode_context", "prefill_context")  # ways to have several workers: processes
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
@@ -114,7 +108,7 @@ def _own_args(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> 
 
 def _choices(args: dict[str, Any], machine: MachineFacts) -> EngineChoices:
     """All that follows from the final arguments. Raises EngineStartFailed."""
-    if not machine.gpu and not any(args.get(name, 1) != 1 for name in _SPREAD):
+    if not machine.gpu and not any(args.get(f"{way}_parallel_size", 1) != 1 for way in _SPREAD):
         args = {"distributed_executor_backend": ONE_PROCESS} | args
     running, kv_bytes = args["max_num_seqs"], args.get("kv_cache_memory_bytes")
     if not isinstance(running, int) or not isinstance(kv_bytes, int | None):
