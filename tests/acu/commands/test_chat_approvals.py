@@ -10,7 +10,8 @@ from contextlib import closing
 import pytest
 
 from tests.acu.commands.test_chat import PROMPT, Terminal, chat
-from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu, until
+from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, until
+from tests.acu.warm import acu
 
 CALL = '<tool_call>{"name": "restart", "arguments": {"service": "billing"}}</tool_call>'
 SCRIPT = {

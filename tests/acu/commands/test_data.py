@@ -13,7 +13,8 @@ import httpx2
 import pytest
 
 from acu.models.progress import human
-from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu, isolated_environ, until
+from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, isolated_environ, until
+from tests.acu.warm import acu
 
 TEXT = "The lighthouse of Ushant was lit by hand until 1984. " * 20
 

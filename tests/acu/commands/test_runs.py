@@ -13,7 +13,8 @@ import httpx2
 import pytest
 
 from acu.cli import main
-from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu, until
+from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, until
+from tests.acu.warm import acu
 
 CALL = '{"name": "calculator", "arguments": {"expression": "6*7"}}'
 SCRIPT = {

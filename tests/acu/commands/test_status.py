@@ -15,7 +15,8 @@ from rich.console import Console
 
 from acu.commands.status import duration, render
 from tests.acu.certificates import make_certificate
-from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu
+from tests.acu.running import ROOT, DaemonFactory, RunningDaemon
+from tests.acu.warm import acu
 
 
 @pytest.fixture(scope="module")
