@@ -12,15 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.acu import warm
 from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, isolated_environ, wait_until_it_answers
-
-
-@pytest.fixture(scope="package", autouse=True)
-def _no_process_is_left() -> Iterator[None]:
-    """What forks commands ends with the tests of this folder."""
-    yield
-    warm.end()
 
 
 @pytest.fixture

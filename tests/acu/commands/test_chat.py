@@ -21,8 +21,7 @@ import pytest
 from acu.chat import Conversation, activity_of, visible
 from acu.commands.chat import loading_stage, loading_text
 from acu.errors import UnknownAnswer
-from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, until
-from tests.acu.warm import acu
+from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu, until
 
 PROMPT = "\x1b[?2004h"  # bracketed paste is switched on: the line editor listens
 SCRIPT = {

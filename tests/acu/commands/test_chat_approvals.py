@@ -10,8 +10,7 @@ from contextlib import closing
 import pytest
 
 from tests.acu.commands.test_chat import PROMPT, Terminal, chat
-from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, until
-from tests.acu.warm import acu
+from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu, until
 
 CALL = '<tool_call>{"name": "restart", "arguments": {"service": "billing"}}</tool_call>'
 SCRIPT = {

@@ -15,9 +15,8 @@ from acu.config import AcuConfig
 from acu.config.fields import fields_of
 from tests.acu.certificates import make_certificate
 from tests.acu.models.modelfiles import write_model
-from tests.acu.running import ROOT, DaemonFactory
+from tests.acu.running import ROOT, DaemonFactory, acu
 from tests.acu.test_served import model_folder
-from tests.acu.warm import acu
 
 PLAYED = "models: {large: {model: any, engine: scripted}}\n"  # a model that needs no files
 

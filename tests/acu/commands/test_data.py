@@ -13,8 +13,7 @@ import httpx2
 import pytest
 
 from acu.models.progress import human
-from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, isolated_environ, until
-from tests.acu.warm import acu
+from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu, isolated_environ, until
 
 TEXT = "The lighthouse of Ushant was lit by hand until 1984. " * 20
 

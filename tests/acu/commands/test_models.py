@@ -11,8 +11,7 @@ from acu import models
 from acu.commands.models import listing, meant, table
 from agentflow.config import ModelConfig
 from tests.acu.models.modelfiles import write_model
-from tests.acu.running import DaemonFactory, RunningDaemon
-from tests.acu.warm import acu
+from tests.acu.running import DaemonFactory, RunningDaemon, acu
 
 
 @pytest.fixture

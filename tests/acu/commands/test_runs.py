@@ -13,8 +13,7 @@ import httpx2
 import pytest
 
 from acu.cli import main
-from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, until
-from tests.acu.warm import acu
+from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu, until
 
 CALL = '{"name": "calculator", "arguments": {"expression": "6*7"}}'
 SCRIPT = {

@@ -15,8 +15,7 @@ from rich.console import Console
 
 from acu.commands.status import duration, render
 from tests.acu.certificates import make_certificate
-from tests.acu.running import ROOT, DaemonFactory, RunningDaemon
-from tests.acu.warm import acu
+from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu
 
 
 @pytest.fixture(scope="module")
