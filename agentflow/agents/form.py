@@ -8,9 +8,9 @@ A field of a tool's schema may say where its text comes from, by the keyword `x-
 
     words      words that stand together in what the user said, as they are written there. None with a day in them, where another
                field asks for the day; none across words that only ask (几点, 怎么样), and none that begin or end with a function
-               word, unless there are no others
+               word, unless there are no others, or it is all that stands between such words (巴塞罗那几点了, 从化怎么样)
     name       the same, without the words by which the tool is found, its aliases, and without single characters, unless
-               nothing else is there: for a tool whose aliases are no names that it takes
+               nothing else is left: for a tool whose aliases are no names that it takes
     day        words that name a day or a month, in English or Chinese: next Friday, 24 December, 明天. One in the last message
                is not left out; where there is none at all, the field is left out, or a text as any other if it is required
     message    the user's last message, whole: for a tool that reads it by itself
@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from agentflow.agents.daywords import days, undated
-from agentflow.agents.userwords import is_chinese, may_be, parted, stretches
+from agentflow.agents.userwords import is_chinese, may_be, parted, stretches, whole
 from agentflow.messages import Message, Sampling, Structured, Tool
 from agentflow.parsing.forced import named_schema
 
@@ -61,8 +61,11 @@ class _Spoken(NamedTuple):
 
     def words(self) -> list[str]:
         """Phrases, of the latest text first."""
-        every = [(phrase, text) for text in self._short() for phrase in phrases(parted(text, ()))]
-        kept = [phrase for phrase, text in every if may_be(phrase, text)]
+        kept: list[str] = []
+        for text in self._short():
+            bare = parted(text, ())
+            uncut = whole(bare)
+            kept += [phrase for phrase in phrases(bare) if phrase in uncut or may_be(phrase, text)]
         return kept or [phrase for text in self._short() for phrase in phrases(text)]
 
     def _short(self) -> list[str]:
@@ -70,13 +73,17 @@ class _Spoken(NamedTuple):
         return [text for text in reversed(self.rest) if len(text) <= PHRASED]
 
     def names(self) -> list[str]:
-        """Those of them that may be names; of Chinese, whole stretches."""
+        """Those of them that may be names; of Chinese, whole stretches. Single characters where there is nothing else."""
         found: list[str] = []
         for text in self._short():
             bare = parted(text, self.aliases)
             found += stretches(bare)
-            found += [phrase for phrase in phrases(bare) if not is_chinese(phrase) and may_be(phrase, text)]
-        return [phrase for phrase in found if len(phrase) > 1]
+            found += [
+                phrase
+                for phrase in phrases(bare)
+                if (len(phrase) == 1 or not is_chinese(phrase)) and may_be(phrase, text)
+            ]
+        return [phrase for phrase in found if len(phrase) > 1] or found
 
 
 def messages(conversation: Sequence[Message], tool: Tool) -> list[Message]:

@@ -207,3 +207,44 @@ def test_a_name_is_none_of_the_words_by_which_the_tool_is_found_unless_there_are
     assert words <= found["words"]
     assert not {"点天", "When", "in The Hague"} & found["words"]
     assert found["name"] == names
+
+
+def offered(source: str, *said: str) -> list[str]:
+    """What the grammar has of these turns for a field with that source, of a tool that is found by a few words."""
+    tool = Tool("do", "", {"type": "object", "properties": {"it": {"type": "string", "x-from-user": source}}})
+    found = form.sampling(tool, [Message("user", text) for text in said], ("天气", "冷吗", "weather")).structured
+    assert found is not None
+    choices: list[str] = found.value["properties"]["it"]["enum"]
+    return choices
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("巴塞罗那几点了", "巴塞罗那"),
+        ("永和天气怎么样", "永和"),
+        ("高要天气", "高要"),
+        ("共和几点了", "共和"),
+        ("从化怎么样", "从化"),
+        ("那曲几点了", "那曲"),
+        ("政和今天冷吗", "政和"),
+        ("巴塞罗那天气怎么样", "巴塞罗那"),
+    ],
+)
+def test_a_name_with_a_character_of_function_words_may_be_taken(said: str, name: str) -> None:
+    assert name in offered("words", said)
+    assert name in offered("name", said)
+
+
+def test_what_lies_within_a_longer_stretch_and_ends_with_a_function_word_is_none() -> None:
+    for source in ("words", "name"):
+        assert "北京和" not in offered(source, "北京和上海天气")
+        assert "悉尼的" not in offered(source, "悉尼的天气")
+
+
+def test_a_name_of_chinese_is_a_whole_stretch_and_a_single_character_one_where_there_is_nothing_else() -> None:
+    assert offered("name", "莫斯科冷吗") == ["莫斯科"]
+    assert offered("name", "weather in Q?") == ["Q"]
+    assert offered("name", "weather in Q, near Rome?") == ["near", "Rome", "near Rome"]
+    assert offered("name", "weather in Rome?", "weather in Q?") == ["Rome"]
+    assert offered("name", "weather?") == ["weather"]
