@@ -99,7 +99,7 @@ class AgentConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         Literal["model", "result"],
         Meta(
             description="What follows a call that the router chose. model: the model reads the result and answers; result: the "
-            "result is the answer, word for word, which is right for models too small to repeat it."
+            "result is the answer, word for word, or why there is none, which is right for models too small to repeat it."
         ),
     ] = "model"
     thresholds: Annotated[Thresholds, Meta(description="When the router is sure.")] = Thresholds()

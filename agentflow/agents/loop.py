@@ -213,12 +213,13 @@ class AgentLoop:
             await self._live.tell(await self._planner.next(progress))
 
     def _is_answered(self) -> bool:
-        """Whether the results of this step are the answer as they are."""
+        """Whether the results of this step are the answer as they are: an error, a refusal or a head among them.
+
+        A model too small to repeat a result makes nothing of an error either, and invents an outcome.
+        """
         progress = self._progress
-        # What is behind a handle was cut for a model, and is no answer.
-        whole = all(call.ended and not call.ended.is_error and call.ended.handle is None for call in progress.calls)
         chosen = self._planner.fills_form(progress)
-        return self._terms.agent.answer == "result" and chosen and whole and not progress.added
+        return self._terms.agent.answer == "result" and chosen and bool(progress.calls) and not progress.added
 
     async def _quote(self) -> None:
         """End the run with its results as the answer."""

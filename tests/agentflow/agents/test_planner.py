@@ -114,6 +114,28 @@ async def test_a_result_may_be_the_answer_as_it_is(tmp_path: Path, plane: DataPl
         assert text_of(await it.ask("Write me a poem about the sea.")) == "Roses are red."
 
 
+async def test_why_there_is_no_result_is_the_answer_too_where_results_are(tmp_path: Path, plane: DataPlane) -> None:
+    async def fail(_: dict[str, Any], __: CallContext) -> str:
+        raise ToolFailed("There is no such city.")
+
+    agent = AgentConfig(tools=("*",), answer="result")
+    async with benched(tmp_path, RULES, tools(fail), agent, plane=plane) as it:
+        assert text_of(await it.ask("What is the weather in Shanghai?")) == "There is no such city."
+        assert len(it.ended) == 1
+
+
+async def test_the_head_of_a_long_result_is_the_answer_where_results_are(tmp_path: Path, plane: DataPlane) -> None:
+    async def long(_: dict[str, Any], __: CallContext) -> str:
+        return "sunny " * 10_000
+
+    agent = AgentConfig(tools=("*",), answer="result")
+    async with benched(tmp_path, RULES, tools(long), agent, plane=plane) as it:
+        answer = text_of(await it.ask("What is the weather in Shanghai?"))
+        assert answer.startswith("sunny sunny ")
+        assert "60,000 bytes" in answer
+        assert len(it.ended) == 1
+
+
 async def test_a_question_that_needs_no_tool_is_answered_without_any(tmp_path: Path, plane: DataPlane) -> None:
     async with benched(tmp_path, RULES, tools(), plane=plane) as it:
         assert text_of(await it.ask("Write me a poem about the sea.")) == "Roses are red."
