@@ -271,7 +271,11 @@ def test_what_was_chosen_for_this_machine_is_told(daemon: RealDaemon) -> None:
     assert info["name"] == "vllm"
     assert info["choices"]["dtype"] in {"bfloat16", "float32"}
     assert info["max_model_len"] == 2048
-    assert len(info["pids"]) == 1  # EngineCore runs the model itself
+    (pid,) = info["pids"]  # EngineCore runs the model itself
+    environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    cores = info["choices"]["cores"]
+    assert f"OMP_NUM_THREADS={cores if cores <= 4 else cores - 1}".encode() in environment
+    assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, daemon.process.pid) + 5
 
 
 def test_clients_that_drop_in_mid_stream_free_the_engine(daemon: RealDaemon) -> None:

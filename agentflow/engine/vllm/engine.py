@@ -231,10 +231,15 @@ class _Seen:
         self.progress_at = 0.0
 
     def note(self, step: Any) -> None:
-        """Take over a step's figures."""
-        if step.outputs:
+        """Take over a step's figures.
+
+        A part of a long prompt gives no output, but is progress: it fills the KV pool. (A step alone is none: EngineCore makes
+        them too when it can do nothing.)
+        """
+        stats = step.scheduler_stats
+        if step.outputs or (stats is not None and stats.kv_cache_usage != self.kv_cache_usage):
             self.progress_at = time.monotonic()
-        if (stats := step.scheduler_stats) is not None:
+        if stats is not None:
             self.running, self.waiting = stats.num_running_reqs, stats.num_waiting_reqs
             self.kv_cache_usage = stats.kv_cache_usage
             prefix = stats.prefix_cache_stats

@@ -13,8 +13,6 @@ from msgspec import Struct
 
 from agentflow.errors import EngineStartFailed
 
-THREADS = "VLLM_CPU_OMP_THREADS_BIND"
-"""vLLM's environment variable that says on which CPUs the threads of the CPU engine run."""
 _TCMALLOC_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -30,7 +28,6 @@ class MachineFacts(Struct, frozen=True):
     `cpus` are those that this process may use, one of each physical core. Memory in bytes. `gpu_*` are None without a GPU:
     the whole of its memory, and the operator's shares for the weights and the KV pool. `preloads` are libraries that make
     the CPU engine faster, as far as they are installed; `cache` is a folder where compiled code may be kept between starts.
-    `threads_told`: the operator binds the threads of the CPU engine by vLLM's own variable.
     """
 
     cpus: tuple[int, ...]
@@ -42,7 +39,6 @@ class MachineFacts(Struct, frozen=True):
     gpu_memory: int | None = None
     gpu_weights: int | None = None
     gpu_kv_cache: int | None = None
-    threads_told: bool = False
 
 
 class ModelFacts(Struct, frozen=True):
@@ -80,17 +76,16 @@ def read_machine(
         gpu_memory=gpu_memory,
         gpu_weights=gpu_weights,
         gpu_kv_cache=gpu_kv_cache,
-        threads_told=THREADS in os.environ,  # noqa: TID251 - vLLM's own variable, which has no other place
     )
 
 
-def one_cpu_a_core() -> tuple[int, ...]:
-    """The CPUs that this process may use, in order, one of each physical core: the last of its siblings, as vLLM picks it."""
+def one_cpu_a_core(topology: Path = Path("/sys/devices/system/cpu")) -> tuple[int, ...]:
+    """The CPUs that this process may use, in order, one of each physical core: the last of its siblings, as vLLM's on x86."""
     cores: dict[str, int] = {}
     for cpu in sorted(os.sched_getaffinity(0)):
-        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        siblings = topology / f"cpu{cpu}" / "topology" / "thread_siblings_list"
         try:
-            cores[topology.read_text(encoding="ascii").strip()] = cpu
+            cores[siblings.read_text(encoding="ascii").strip()] = cpu
         except OSError:
             cores[str(cpu)] = cpu
     return tuple(sorted(cores.values()))

@@ -1,9 +1,10 @@
 """What an engine leaves on the machine when it is killed, and the removing of it.
 
-In /dev/shm: the ring buffers between EngineCore and its worker (`psm_*`, hundreds of MiB), semaphores (`sem.*`, named after
-the engine's folder) and the OpenMP runtime's note (`__KMP_REGISTERED_LIB_<pid>_<uid>`). Python's resource tracker removes
-the first two, but only when the whole daemon has ended; an engine that is replaced removes its own as soon as its
-processes are gone. In the temporary folder: one folder for all sockets and files of the engine; its name tells the daemon's pid.
+In /dev/shm: the ring buffers between EngineCore and its workers, where it has any (`psm_*`, hundreds of MiB), semaphores
+(`sem.*`, named after the engine's folder) and the OpenMP runtime's note (`__KMP_REGISTERED_LIB_<pid>_<uid>`). Python's
+resource tracker removes the first two, but only when the whole daemon has ended; an engine that is replaced removes its own
+as soon as its processes are gone. In the temporary folder: one folder for all sockets and files of the engine; its name
+tells the daemon's pid.
 
 Whoever is killed together with its engine cleans nothing up. The next start of an engine does, for what belongs to
 this user and names a process that no longer exists.

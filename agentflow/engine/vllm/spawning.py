@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 
 from agentflow.engine.vllm import child
 
+THREADS = "VLLM_CPU_OMP_THREADS_BIND"
+"""vLLM's environment variable that says on which CPUs the threads of a CPU engine run. An operator may set it: ours gives way."""
 _ONE_AT_A_TIME = threading.Lock()
 
 
@@ -37,7 +39,7 @@ def spawning(environment: Mapping[str, str], output_fd: int, semaphores: str) ->
         inherited = multiprocessing.current_process()._config  # type: ignore[attr-defined]
         prefix = inherited["semprefix"]
         inherited["semprefix"] = f"/{semaphores}"
-        os.environ.update(ours)  # noqa: TID251
+        os.environ.update({name: value for name, value in ours.items() if name != THREADS or name not in before})  # noqa: TID251
         main.__spec__ = importlib.util.find_spec(child.__name__)
         try:
             yield

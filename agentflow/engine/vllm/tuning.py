@@ -23,7 +23,8 @@ from msgspec import Struct
 
 from agentflow.config import ModelConfig
 from agentflow.engine.vllm.child import NICE
-from agentflow.engine.vllm.facts import THREADS, MachineFacts, ModelFacts
+from agentflow.engine.vllm.facts import MachineFacts, ModelFacts
+from agentflow.engine.vllm.spawning import THREADS
 from agentflow.errors import EngineStartFailed
 
 MIB = 1 << 20
@@ -111,16 +112,25 @@ def _choices(args: dict[str, Any], machine: MachineFacts) -> EngineChoices:
     if not machine.gpu and not any(args.get(f"{way}_parallel_size", 1) != 1 for way in _SPREAD):
         args = {"distributed_executor_backend": ONE_PROCESS} | args
     running, kv_bytes = args["max_num_seqs"], args.get("kv_cache_memory_bytes")
-    if not isinstance(running, int) or not isinstance(kv_bytes, int | None):
+    batched = args["max_num_batched_tokens"]
+    if not isinstance(running, int) or not isinstance(batched, int) or not isinstance(kv_bytes, int | None):
         raise EngineStartFailed(
-            "engine_args: max_num_seqs and kv_cache_memory_bytes must be whole numbers; correct them"
+            "engine_args: max_num_seqs, max_num_batched_tokens and kv_cache_memory_bytes must be whole numbers; correct them"
         )
+    if args.get("enable_chunked_prefill"):  # a long prompt takes no whole step, or who comes after it waits for its end
+        args = {"long_prefill_token_threshold": _long_prefill(batched, args.get("max_model_len"))} | args
     return EngineChoices(
         args=args,
         environment=_environment(machine, args),
         shown=_shown(args, machine),
         max_running=running,
     )
+
+
+def _long_prefill(batched: int, max_model_len: object) -> int:
+    """Tokens of one prompt in a step, where others want some of it too; vLLM lets a prompt that is alone have all."""
+    most = batched * 3 // 4
+    return min(most, max_model_len) if isinstance(max_model_len, int) else most
 
 
 def _shown(args: dict[str, Any], machine: MachineFacts) -> dict[str, Any]:
@@ -223,7 +233,7 @@ def _environment(machine: MachineFacts, args: dict[str, Any]) -> dict[str, str]:
         if args.get("enforce_eager", False):
             environment["TORCHDYNAMO_DISABLE"] = "1"  # vLLM would still compile parts, when they are first asked for
         one_process = args.get("distributed_executor_backend") == ONE_PROCESS
-        if one_process and len(machine.cpus) <= SMALL_MACHINE and not machine.threads_told:
+        if one_process and len(machine.cpus) <= SMALL_MACHINE:
             environment[THREADS] = ",".join(map(str, machine.cpus))
     if machine.cache is not None:
         environment["VLLM_CACHE_ROOT"] = f"{machine.cache}/vllm"

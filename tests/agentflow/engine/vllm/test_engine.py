@@ -273,6 +273,15 @@ async def test_a_start_that_fails_in_the_engines_process_tells_the_cause_in_one_
     await engine.stop(5)
 
 
+async def test_what_was_read_of_a_long_prompt_is_progress(chat: Chat) -> None:
+    engine = chat.engine
+    before = engine.stats().last_progress_at
+    long = asyncio.ensure_future(chat.deltas(" ".join(f"{number}" for number in range(10, 240)), max_tokens=1))
+    await until(lambda: engine.stats().last_progress_at > before)
+    assert not long.done(), "it has read a part, and has said nothing"
+    await long
+
+
 async def test_a_cancelled_start_leaves_no_process_and_no_file(chat_model: Path) -> None:
     before = folders()
     config = ModelConfig(model="m", kv_cache_mb=64, max_model_len=512, engine_args={"enforce_eager": True})

@@ -55,6 +55,16 @@ def test_steps_and_seats_follow_the_device_and_the_configuration() -> None:
     assert (told["max_num_seqs"], told["max_num_batched_tokens"]) == (3, 96)
 
 
+def test_a_long_prompt_leaves_a_quarter_of_each_step_to_others() -> None:
+    assert chosen()["long_prefill_token_threshold"] == 384
+    assert chosen(engine_args={"max_num_batched_tokens": 2048})["long_prefill_token_threshold"] == 1536
+    assert chosen(A10G)["long_prefill_token_threshold"] == 1536
+    assert chosen(A10G, max_model_len=1024)["long_prefill_token_threshold"] == 1024
+    assert chosen(engine_args={"long_prefill_token_threshold": 0})["long_prefill_token_threshold"] == 0
+    assert "long_prefill_token_threshold" not in chosen(engine_args={"enable_chunked_prefill": False})
+    assert "long_prefill_token_threshold" not in choose_pooling(SMALL, ModelConfig(model="small"), LAPTOP).args
+
+
 def test_a_step_has_room_for_every_running_sequence() -> None:
     assert chosen(max_running=200, max_batched_tokens=64)["max_num_batched_tokens"] == 200
 
@@ -131,7 +141,8 @@ def test_a_cpu_engine_is_one_process_unless_the_model_is_spread_or_the_operator_
     one = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
     assert chosen()["distributed_executor_backend"] == one
     assert chosen(engine_args={"tensor_parallel_size": 1})["distributed_executor_backend"] == one
-    assert "distributed_executor_backend" not in chosen(engine_args={"tensor_parallel_size": 2})
+    for way in ("tensor", "pipeline", "data", "decode_context", "prefill_context"):
+        assert "distributed_executor_backend" not in chosen(engine_args={f"{way}_parallel_size": 2})
     assert chosen(engine_args={"distributed_executor_backend": "mp"})["distributed_executor_backend"] == "mp"
     assert "distributed_executor_backend" not in chosen(A10G)
     pooling = choose_pooling(SMALL, ModelConfig(model="small"), LAPTOP)
@@ -146,7 +157,6 @@ def test_a_small_machine_computes_on_all_its_cores_and_a_large_one_leaves_one_to
     assert threads(replace(LAPTOP, cpus=(1, 3))) == "1,3"
     assert threads(replace(LAPTOP, cpus=(0, 1, 2, 3))) == "0,1,2,3"
     assert threads(replace(LAPTOP, cpus=(0, 1, 2, 3, 4))) is None  # vLLM's own choice keeps one back
-    assert threads(replace(LAPTOP, cpus=(1, 3), threads_told=True)) is None
     assert threads(replace(LAPTOP, cpus=(1, 3)), distributed_executor_backend="mp") is None  # it spins on a core
     assert threads(A10G) is None
 
