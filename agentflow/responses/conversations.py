@@ -6,7 +6,7 @@ neither a crash nor a client that went away loses them, and nothing is there twi
 
 Those of a response that asks a person come in once its run has gone on; with all that came of it, when the run is over, where
 no other response tells that. What came of it before the next response of the conversation went on with the run comes in with
-that one, where no other response of the conversation tells it.
+that one, where no other response of the conversation tells it: its record says from where on.
 """
 
 from __future__ import annotations
@@ -138,13 +138,15 @@ class Conversations:
             await (await self._archive()).state.delete(tenant, _ITEM, names[0])
         return record
 
-    async def settle(self, tenant: str, conversation_id: str) -> None:
-        """Take in the items of the responses that are over and do not wait for a person."""
+    async def settle(self, tenant: str, conversation_id: str, run_id: str = "") -> None:
+        """Take in the items of the responses that are over and do not wait for a person; of a run that is under way, only of
+        `run_id`.
+        """
         async with self._alone(tenant, conversation_id):
             for response_id in await self._responses.due(tenant, conversation_id):
                 record = await self._responses.record(tenant, response_id)
                 if record is not None:
-                    if self._goes_on(tenant, record.run_id):
+                    if record.run_id != run_id and self._goes_on(tenant, record.run_id):
                         continue
                     projection = await self._responses.outcome(tenant, record)
                     if projection is None or not projection.over or projection.waits:

@@ -74,19 +74,21 @@ class _Open:
 
 
 class Projection:
-    """The response of `record` after the run's events that were applied. `parts`: it is complete where a person is asked."""
+    """The response of `record` after the run's events that were applied. `parts`: it is complete where a person is asked.
 
-    def __init__(self, record: ResponseRecord) -> None:
+    `first`: the number in the id of its first item.
+    """
+
+    def __init__(self, record: ResponseRecord, first: int = 0) -> None:
         self.record = record
         self.parts = record.store
         self.progress = Progress(record.run_id)
         self._suffix = record.id.rpartition("_")[2]
+        self._first = first
         self._number = 0
         self._told: list[ResponseEvent] = []
         self._output: list[Item] = []
-        self._heard: list[
-            tuple[int, MessageItem]
-        ] = []  # what people said meanwhile, each in front of which item of the output
+        self._heard: list[tuple[int, MessageItem]] = []  # what people said, each in front of which item of the output
         self._unread: list[MessageItem] = []  # that the model has not read yet
         self._message: _Open | None = None
         self._calls: dict[str, _Open] = {}  # by call id
@@ -210,7 +212,8 @@ class Projection:
     def _hear_of(self, added: Added) -> None:
         if self.record.run and self.applied <= self.record.after + len(self.record.input):
             return  # it is of the input, each item of which is an event
-        item_id = f"msg_{self._suffix}{_FIRST_HEARD + len(self._heard) + len(self._unread):04x}"
+        number = self._first + _FIRST_HEARD + len(self._heard) + len(self._unread)
+        item_id = f"msg_{self._suffix}{number:04x}"
         self._unread.append(MessageItem(id=item_id, role="user", texts=(added.message.content or "",)))
 
     def _hear(self, heard: Heard, at: int) -> None:
@@ -376,7 +379,7 @@ class Projection:
         self._number += 1
 
     def _item_id(self, prefix: str) -> str:
-        return f"{prefix}_{self._suffix}{len(self._output):04x}"
+        return f"{prefix}_{self._suffix}{self._first + len(self._output):04x}"
 
 
 def _is_search(item: Item) -> bool:

@@ -63,6 +63,8 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     """What was asked: `input` are the items that came with the request, and none of what went before.
 
     `run`: the run that an earlier response began, where this one goes on with it behind the first `after` events of its log.
+    `told`: up to which event each conversation is told of the run by the responses before this one, those that were deleted
+    since among them.
     """
 
     id: str
@@ -72,6 +74,7 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     store: bool = True
     run: str = ""
     after: int = 0
+    told: dict[str, int] = {}
 
     @property
     def run_id(self) -> str:

@@ -30,7 +30,7 @@ from agentflow.responses.history import check_calls, context_of, messages_of, ta
 from agentflow.responses.ids import response_of, run_of
 from agentflow.responses.items import Item, WordItem
 from agentflow.responses.records import ResponseRecord, Settings
-from agentflow.responses.store import ResponseStore
+from agentflow.responses.store import ResponseStore, is_gone_on
 from agentflow.responses.stream import ResponseStream
 from agentflow.responses.values import NewResponse
 from agentflow.responses.words import Words, check_heard, same_run
@@ -91,6 +91,7 @@ class Responses:
             raise await self._not_waiting(tenant, words)
         if not words.fit(going.live.progress):
             raise await self._answered(tenant, words)
+        after = going.live.count
         record = ResponseRecord(
             id=response_of(new_run_id()),
             model=before.model,
@@ -98,7 +99,8 @@ class Responses:
             settings=same_run(before.settings, new),
             store=new.request.store,
             run=words.run_id,
-            after=going.live.count,
+            after=after,
+            told=await self._store.told(tenant, words.run_id, after),
         )
         if record.store:
             await self._store.put(tenant, record)
@@ -198,23 +200,24 @@ class Responses:
         return ResponseStream(record, _replayed(events), after=after)
 
     async def delete(self, tenant: str, response_id: str) -> None:
-        """Forget a response, and its run with the last of its responses. One that goes on, or waits for a person, is ended.
+        """Forget a response, and its run with the last of its responses. A run with which no other response goes on is ended.
 
         What it gave to a conversation stays there.
         """
         record = await self._record(tenant, response_id)
+        of_run = await self._store.of_run(tenant, record.run_id)
         try:
             projection = await self._store.projection(tenant, record)
-        except DataDamaged:
-            followed = False  # what cannot be read can be removed all the same
+        except DataDamaged:  # what cannot be read can be removed all the same
+            gone_on, told = False, set()
         else:
-            followed = projection is not None and projection.followed
-        last = len(await self._store.of_run(tenant, record.run_id)) == 1
-        if last or not followed:
+            gone_on = projection is not None and projection.followed and is_gone_on(projection, of_run)
+            told = {each.settings.conversation for each in of_run}
+        if not gone_on:
             await self._runs.cancel(tenant, record.run_id)
-        if record.settings.conversation is not None:
-            await self.conversations.settle(tenant, record.settings.conversation)
-        if not last:
+        for conversation in filter(None, told):  # of each: without this response others would tell its part once more
+            await self.conversations.settle(tenant, conversation, record.run_id)
+        if len(of_run) > 1:
             await self._store.drop(tenant, record)
             return
         await self._runs.forget(tenant, record.run_id)

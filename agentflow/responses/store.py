@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ _ID = re.compile(r"resp_[0-9a-f]{24}")
 _KIND = "response"
 _DUE = "conversation_due"
 _PART = "response_part"
+_FIRST_BETWEEN = 0x4000  # in ids of what came before a response: those of its own items count from 0
 _INLINE_EVENTS = 100  # about 2 ms of parsing; more would hold the loop up
 
 
@@ -92,11 +93,7 @@ class ResponseStore:
     async def projection(self, tenant: str, record: ResponseRecord) -> Projection | None:
         """The response as its log tells it; None if it has no log."""
         events = await self.events(tenant, record)
-        if not events:
-            return None
-        if len(events) <= _INLINE_EVENTS:
-            return _projected(record, events)
-        return await asyncio.to_thread(_projected, record, events)
+        return await _projection(record, events) if events else None
 
     async def outcome(self, tenant: str, record: ResponseRecord) -> Projection | None:
         """As `projection`; but of one that asked, once its run went on, with the rest of the run if no other response tells it.
@@ -106,28 +103,33 @@ class ResponseStore:
         projection = await self.projection(tenant, record)
         if projection is None or not projection.asks or projection.waits:
             return projection
-        of_run = await self.of_run(tenant, record.run_id)
-        if any(each.after >= projection.applied for each in of_run):
+        if is_gone_on(projection, await self.of_run(tenant, record.run_id)):
             return projection
         return await self.projection(tenant, replace(record, store=False))
 
+    async def told(self, tenant: str, run_id: str, after: int) -> dict[str, int]:
+        """What a record's `told` is that goes on with a run behind the first `after` events of its log."""
+        earlier = [each for each in await self.of_run(tenant, run_id) if each.after < after]
+        if not earlier:
+            return {}
+        last = max(earlier, key=lambda each: each.after)  # while the run goes on, it is not forgotten
+        projection = await self.projection(tenant, last)
+        conversation = last.settings.conversation
+        if conversation is None or projection is None or not projection.asks:
+            return last.told
+        return {**last.told, conversation: projection.applied}
+
     async def between(self, tenant: str, record: ResponseRecord) -> tuple[Item, ...]:
-        """What came of a run between the last response of it in the same conversation and `record`, which no other tells there.
+        """What came of a run between what its conversation was told of it before and `record`, which no other tells there.
 
         None does where the word was given at the run itself, in a response that is not stored, or outside of the conversation.
         """
-        earlier = [
-            each
-            for each in (await self.of_run(tenant, record.run_id) if record.run else ())
-            if each.settings.conversation == record.settings.conversation and each.after < record.after
-        ]
-        if not earlier:
+        told = record.told.get(record.settings.conversation or "", record.after)
+        if told == record.after:
             return ()
-        last = max(earlier, key=lambda each: each.after)
-        events = (await self.events(tenant, last))[: record.after]
-        if len(events) <= _INLINE_EVENTS:
-            return _behind_the_question(last, events)
-        return await asyncio.to_thread(_behind_the_question, last, events)
+        events = (await self.events(tenant, record))[: record.after]
+        part = replace(record, input=(), store=False, after=told)
+        return (await _projection(part, events, _FIRST_BETWEEN)).items()
 
     async def behind(self, tenant: str, projection: Projection) -> list[Event]:
         """The events of a run behind those that a response of it tells."""
@@ -162,19 +164,19 @@ class ResponseStore:
             await (await self._archive()).state.delete(tenant, _DUE, f"{conversation}/{response_id}")
 
 
-def _behind_the_question(record: ResponseRecord, events: list[tuple[int, Event]]) -> tuple[Item, ...]:
-    """What the run did after `record`, which asked in it."""
-    own, whole, size = Projection(record), Projection(replace(record, store=False)), None
-    for _, event in events:
-        own.apply(event)
-        whole.apply(event)
-        if own.asks and size is None:
-            size = len(whole.items())
-    return () if size is None else whole.items()[size:]
+def is_gone_on(projection: Projection, of_run: Iterable[ResponseRecord]) -> bool:
+    """Whether another response of the same run tells what came of it behind that one, which asked a person."""
+    return any(record.after >= projection.applied for record in of_run)
 
 
-def _projected(record: ResponseRecord, events: list[tuple[int, Event]]) -> Projection:
-    projection = Projection(record)
+async def _projection(record: ResponseRecord, events: list[tuple[int, Event]], first: int = 0) -> Projection:
+    if len(events) <= _INLINE_EVENTS:
+        return _projected(record, events, first)
+    return await asyncio.to_thread(_projected, record, events, first)
+
+
+def _projected(record: ResponseRecord, events: list[tuple[int, Event]], first: int) -> Projection:
+    projection = Projection(record, first)
     for _, event in events:
         projection.apply(event)
     return projection

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pytest
 from msgspec.structs import replace
 
+from agentflow.agents.live import LiveRun
 from agentflow.agents.record import Added, ApprovalGiven
 from agentflow.messages import Message
+from agentflow.responses.events import ResponseState
 from agentflow.responses.ids import approval_of, run_of
 from agentflow.responses.items import Item, MessageItem, ToolItem, WordItem
 from agentflow.responses.values import NewResponse
 from agentflow.service import Service
 from agentflow.tools.tool import CallContext
-from tests.agentflow.agents.agencies import BodyTool, benched, call
+from tests.agentflow.agents.agencies import Body, BodyTool, benched, call
 from tests.agentflow.responses.test_responses import asked, opened
 
 RULES = {
@@ -25,6 +28,7 @@ RULES = {
     "Be quick": "Now Bob. " + call("pay", '{"to": "Bob"}'),
     "go": call("pay", '{"to": "Ann"}'),
 }
+REST = ["assistant: Now Bob. ", "paid Bob", "assistant: Both are paid."]
 How = Literal["unstored", "previous", "run", "conversation"]
 
 
@@ -38,21 +42,62 @@ def words(call_id: str, *says: str, **settings: Any) -> NewResponse:
     return replace(asked("", "agent/a", **settings), input=(yes, *more))
 
 
-async def first_word(service: Service, how: How, first: str, call_id: str, conversation: str) -> None:
-    """Allow Ann's payment, and say something, so that the run asks about Bob's."""
-    says, agents = "Be quick.", service.agents
-    live = agents.live("default", run_of(first))
-    assert live is not None
+class Asked(NamedTuple):
+    """A run that asks about Ann's payment, in the conversation of its first response."""
+
+    service: Service
+    live: LiveRun
+    conversation: str
+    first: ResponseState
+
+    async def goes_on(self, how: How) -> str:
+        """Allow the payment that is asked about, in a response that is told whole; its id."""
+        (waiting,) = self.live.progress.waiting
+        state = await (await self.service.responses.create(words(waiting.id, **self.where(how)))).finish()
+        assert state.status == "completed"
+        return state.record.id
+
+    def where(self, how: How) -> dict[str, str]:
+        """What a response goes on from."""
+        if how == "conversation":
+            return {"conversation": self.conversation}
+        return {"previous_response_id": self.first.record.id}
+
+    async def told(self) -> list[str]:
+        """What the conversation has. No two items of it have one id."""
+        items = await self.service.responses.conversations.all_items("default", self.conversation)
+        assert len({item.id for item in items}) == len(items)
+        return told(items)
+
+
+@asynccontextmanager
+async def asks(folder: Path, rules: dict[str, str], body: Body = pay) -> AsyncIterator[Asked]:
+    plane = await opened(folder)
+    async with benched(folder, rules, [BodyTool("pay", body, approval=True)], plane=plane) as it:
+        responses = it.service.responses
+        conversation = (await responses.conversations.create("default", {}, ())).id
+        first = await (await responses.create(asked("go", "agent/a", conversation=conversation))).finish()
+        live = it.service.agents.live("default", run_of(first.record.id))
+        assert live is not None
+        yield Asked(it.service, live, conversation, first)
+    await plane.close()
+
+
+async def first_word(it: Asked, how: How) -> str:
+    """Allow Ann's payment, and say something, so that the run asks about Bob's. The id of the response in which."""
+    says, agents, live = "Be quick.", it.service.agents, it.live
+    (waiting,) = live.progress.waiting
     if how == "run":
         await agents.tell("default", live.id, Added(message=Message("user", says)))
-        await agents.approve("default", live.id, ApprovalGiven(call_id=call_id, allowed=True))
+        await agents.approve("default", live.id, ApprovalGiven(call_id=waiting.id, allowed=True))
         await live.until(lambda: live.progress.step == 1 and live.progress.waits_for_word)
-        return
-    where = {"conversation": conversation} if how == "conversation" else {"previous_response_id": first}
-    new = words(call_id, says, **where)
-    stream = await service.responses.create(replace(new, request=replace(new.request, store=how != "unstored")))
+        await live.kept()
+        return ""
+    new = words(waiting.id, says, **it.where(how))
+    stream = await it.service.responses.create(replace(new, request=replace(new.request, store=how != "unstored")))
     await stream.finish()
     await stream.aclose()
+    return stream.id
 
 
 def told(items: Sequence[Item]) -> list[str]:
@@ -69,29 +114,19 @@ def told(items: Sequence[Item]) -> list[str]:
 async def test_all_that_is_said_between_two_questions_is_in_the_conversation(
     tmp_path: Path, how: How, looked: bool
 ) -> None:
-    plane = await opened(tmp_path)
-    async with benched(tmp_path, RULES, [BodyTool("pay", pay, approval=True)], plane=plane) as it:
-        responses, runs = it.service.responses, it.service.agents
-        conversation = (await responses.conversations.create("default", {}, ())).id
-        first = await (await responses.create(asked("go", "agent/a", conversation=conversation))).finish()
-        live = runs.live("default", run_of(first.record.id))
-        assert live is not None
-        await first_word(it.service, how, first.record.id, live.progress.calls[0].id, conversation)
+    async with asks(tmp_path, RULES) as it:
+        await first_word(it, how)
         if looked:
-            await responses.conversations.all_items("default", conversation)
-        last = words(live.progress.calls[0].id, conversation=conversation)
-        assert (await (await responses.create(last)).finish()).status == "completed"
-        await runs.drain()
-        items = await responses.conversations.all_items("default", conversation)
+            await it.told()
+        await it.goes_on("conversation")
+        await it.service.agents.drain()
         quick = ["user: Be quick.", "paid Ann"]
         if how in (
             "unstored",
             "previous",
         ):  # no input of a response of this conversation: it is where the model read it
             quick.reverse()
-        assert told(items) == ["user: go", *quick, "assistant: Now Bob. ", "paid Bob", "assistant: Both are paid."]
-        assert len({item.id for item in items}) == len(items)
-    await plane.close()
+        assert await it.told() == ["user: go", *quick, *REST]
 
 
 @pytest.mark.parametrize("how", ["unstored", "run"])
@@ -99,26 +134,12 @@ async def test_what_was_said_at_a_run_that_nobody_else_tells_of_is_in_its_conver
     tmp_path: Path, how: How
 ) -> None:
     rules = {"Be quick": "Ann is paid.", "go": call("pay", '{"to": "Ann"}')}
-    plane = await opened(tmp_path)
-    async with benched(tmp_path, rules, [BodyTool("pay", pay, approval=True)], plane=plane) as it:
-        responses, runs = it.service.responses, it.service.agents
-        conversation = (await responses.conversations.create("default", {}, ())).id
-        first = await (await responses.create(asked("go", "agent/a", conversation=conversation))).finish()
-        live = runs.live("default", run_of(first.record.id))
-        assert live is not None
-        call_id = live.progress.calls[0].id
-        if how == "run":
-            await runs.tell("default", live.id, Added(message=Message("user", "Be quick.")))
-            await runs.approve("default", live.id, ApprovalGiven(call_id=call_id, allowed=True))
-        else:
-            new = words(call_id, "Be quick.", previous_response_id=first.record.id)
-            await (await responses.create(replace(new, request=replace(new.request, store=False)))).finish()
-        await runs.drain()
-        items = await responses.conversations.all_items("default", conversation)
+    async with asks(tmp_path, rules) as it:
+        await first_word(it, how)
+        await it.service.agents.drain()
         quick = ["user: Be quick.", "paid Ann"] if how == "run" else ["paid Ann", "user: Be quick."]
-        assert told(items) == ["user: go", *quick, "assistant: Ann is paid."]
-        assert (await responses.retrieve("default", first.record.id)).output == first.output
-    await plane.close()
+        assert await it.told() == ["user: go", *quick, "assistant: Ann is paid."]
+        assert (await it.service.responses.retrieve("default", it.first.record.id)).output == it.first.output
 
 
 async def test_what_is_said_to_a_run_in_mid_flight_is_in_its_conversation_and_not_in_its_response(
