@@ -7,6 +7,8 @@ neither a crash nor a client that went away loses them, and nothing is there twi
 Those of a response that asks a person come in once its run has gone on; with all that came of it, when the run is over, where
 no other response tells that. What came of it before the next response of the conversation went on with the run comes in with
 that one, where no other response of the conversation tells it: its record says from where on.
+
+One that failed gives nothing of its own. But what was done before it, and behind a question, was done.
 """
 
 from __future__ import annotations
@@ -158,11 +160,13 @@ class Conversations:
         return self._settling.setdefault((tenant, conversation_id), asyncio.Lock())
 
     async def _take_in(self, tenant: str, conversation_id: str, projection: Projection) -> None:
-        if projection.state().status == "failed":
-            return
-        place = f"{projection.over_ms:012x}{projection.record.id[-16:]}"
-        between = await self._responses.between(tenant, projection.record)
-        items = kept((*between, *projection.record.input, *projection.items()))
+        record = projection.record
+        between = await self._responses.between(tenant, record)
+        failed = (
+            projection.state().status == "failed" and record.store
+        )  # one that asked is complete, whatever its run came to
+        items = kept(between if failed else (*between, *record.input, *projection.items()))
+        place = f"{projection.over_ms:012x}{record.id[-16:]}"
         await self._put_items(tenant, [(f"{conversation_id}/{place}{n:04x}", item) for n, item in enumerate(items)])
 
     async def _write(self, tenant: str, conversation_id: str, items: Sequence[Item]) -> None:

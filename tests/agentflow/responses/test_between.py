@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from agentflow.agents.live import LiveRun
 from agentflow.agents.record import Added, ApprovalGiven
+from agentflow.engine.script import Rule
 from agentflow.messages import Message
 from agentflow.responses.events import ResponseState
 from agentflow.responses.ids import approval_of, run_of
@@ -23,7 +24,7 @@ from agentflow.tools.tool import CallContext
 from tests.agentflow.agents.agencies import Body, BodyTool, benched, call
 from tests.agentflow.responses.test_responses import asked, opened
 
-RULES = {
+RULES: dict[str, str | Rule] = {
     "paid Bob": "Both are paid.",
     "Be quick": "Now Bob. " + call("pay", '{"to": "Bob"}'),
     "go": call("pay", '{"to": "Ann"}'),
@@ -71,7 +72,7 @@ class Asked(NamedTuple):
 
 
 @asynccontextmanager
-async def asks(folder: Path, rules: dict[str, str], body: Body = pay) -> AsyncIterator[Asked]:
+async def asks(folder: Path, rules: Mapping[str, str | Rule], body: Body = pay) -> AsyncIterator[Asked]:
     plane = await opened(folder)
     async with benched(folder, rules, [BodyTool("pay", body, approval=True)], plane=plane) as it:
         responses = it.service.responses
@@ -167,3 +168,24 @@ async def test_what_is_said_to_a_run_in_mid_flight_is_in_its_conversation_and_no
         assert [item for item in items if item in state.output] == list(state.output)
         assert len(items) == len(state.output) + 2
     await plane.close()
+
+
+DIES = Rule(answer="x", die_after_tokens=0)
+
+
+async def test_what_was_done_before_a_response_that_fails_stays(tmp_path: Path) -> None:
+    async with asks(tmp_path, {"And now": DIES, **RULES}) as it:
+        await first_word(it, "run")
+        (waiting,) = it.live.progress.waiting
+        last = words(waiting.id, "And now?", conversation=it.conversation)
+        assert (await (await it.service.responses.create(last)).finish()).status == "failed"
+        await it.service.agents.drain()
+        assert await it.told() == ["user: go", "user: Be quick.", "paid Ann", "assistant: Now Bob. "]
+
+
+async def test_what_came_of_a_question_stays_though_the_run_fails_that_nobody_else_tells_of(tmp_path: Path) -> None:
+    async with asks(tmp_path, {**RULES, "Be quick": DIES}) as it:
+        await first_word(it, "unstored")
+        await it.service.agents.drain()
+        assert await it.told() == ["user: go", "paid Ann", "user: Be quick."]
+        assert (await it.service.responses.retrieve("default", it.first.record.id)).output == it.first.output
