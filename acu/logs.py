@@ -144,11 +144,12 @@ def renderer(style: Literal["json", "pretty"]) -> Callable[[logging.LogRecord], 
         if record.exc_text:
             fields["exception"] = record.exc_text
         if not json:
-            fields = {name: printable(value) if isinstance(value, str) else value for name, value in fields.items()}
+            fields = {
+                name: printable(value, keep="\n\t" if name == "exception" else "") if isinstance(value, str) else value
+                for name, value in fields.items()
+            }
             # What has lines keeps them; those of a message are indented, so that none looks like a record.
             fields["event"] = printable(str(record.msg), keep="\n\t").replace("\n", "\n    ")
-            if record.exc_text:
-                fields["exception"] = printable(record.exc_text, keep="\n\t")
         rendered = render(None, record.levelname.lower(), stamp(None, "", fields))
         return rendered if isinstance(rendered, str) else rendered.decode()
 

@@ -7,9 +7,10 @@ for the functions of it that are `@tool(trusted=True)`: the author asks for it, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,8 +18,9 @@ from agentflow.tools import wire
 from agentflow.tools.errors import ToolError
 from agentflow.tools.function import Function
 from agentflow.tools.pythonsource import PythonSource
-from agentflow.tools.result import failure, finished
+from agentflow.tools.result import failure, finished, trace_of
 from agentflow.tools.tool import CallContext, Content, Tool, ToolOutput, ToolSpec
+from agentflow.tools.toollog import log_failure
 from agentflow.tools.toolmodule import load_functions
 from agentflow.tools.workers import Workers
 
@@ -49,18 +51,12 @@ class TrustedTool:
     async def call(self, arguments: dict[str, Any], context: CallContext) -> ToolOutput:
         """See Tool."""
         function, name = self._function, self.spec.name
-        try:
-            if function.is_async:
-                ready = await self._in_thread(function.arguments, wire.blobs(arguments), context)
-                value = await function.code(**ready)
-                content = await self._in_thread(finished, value, name, context.result_path)
-            else:
-                content = await self._in_thread(_run, function, wire.blobs(arguments), context)
-        except ToolError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise failure(error, name) from error
-        return ToolOutput(content)
+        if not function.is_async:
+            return ToolOutput(await self._in_thread(_run, function, wire.blobs(arguments), context))
+        with _failures(name, context):
+            ready = await self._in_thread(function.arguments, wire.blobs(arguments), context)
+            value = await function.code(**ready)
+            return ToolOutput(await self._in_thread(finished, value, name, context.result_path))
 
     def close(self) -> None:
         """Take no more calls. Does not wait for what runs."""
@@ -73,12 +69,22 @@ class TrustedTool:
 
 def _run(function: Function, given: dict[str, Any], context: CallContext) -> str | Content:
     name = function.spec.name
-    try:
+    with _failures(name, context):  # here, since no StopIteration passes through a future
         return finished(function.code(**function.arguments(given, context)), name, context.result_path)
-    except ToolError:
+
+
+@contextlib.contextmanager
+def _failures(name: str, context: CallContext) -> Iterator[None]:
+    """Whatever the block raises is logged, and a ToolError."""
+    try:
+        yield
+    except ToolError as error:
+        log_failure(name, context, str(error))
         raise
-    except (Exception, SystemExit) as error:  # here, since no StopIteration passes through a future
-        raise failure(error, name) from error
+    except (Exception, SystemExit) as error:
+        told = failure(error, name)
+        log_failure(name, context, str(told), trace=trace_of(error))
+        raise told from error
 
 
 class PythonTools:

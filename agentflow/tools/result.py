@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import traceback
 from pathlib import Path
+from types import TracebackType
 from typing import Any, BinaryIO, Final
 
 import msgspec
@@ -18,6 +20,10 @@ from agentflow.tools.errors import ToolError, ToolFailed
 from agentflow.tools.tool import Content
 
 TEXT_MAX: Final = 64 << 10
+TRACE_MAX: Final = 64 << 10
+"""Characters of a traceback that a worker passes on."""
+_FRAMES: Final = 16
+_HERE: Final = str(Path(__file__).parent)
 _SHOWN: Final = 600  # characters of an error's own words
 
 
@@ -54,6 +60,24 @@ def failure(error: BaseException, name: str) -> ToolError:
         return ToolFailed(f"The tool {name} ended itself with sys.exit(): correct the tool, to raise an error.")
     words = str(error).strip()
     return ToolFailed(f"The tool {name} failed: {type(error).__name__}{': ' * bool(words)}{words[:_SHOWN]}")
+
+
+def trace_of(error: BaseException) -> str:
+    """The traceback of an error, its last frames, without ours at its beginning: TRACE_MAX characters at most."""
+    try:
+        frames = _author(error.__traceback__)
+        lines = traceback.TracebackException(type(error), error, frames, limit=-_FRAMES, compact=True).format()
+        text = "".join(lines).rstrip()[:TRACE_MAX]
+    except Exception:  # noqa: BLE001 - there may be no memory left for it, or the error's class does anything
+        return ""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _author(frames: TracebackType | None) -> TracebackType | None:
+    behind = frames
+    while behind is not None and behind.tb_frame.f_code.co_filename.startswith(_HERE):
+        behind = behind.tb_next
+    return behind or frames
 
 
 def _written(data: bytes, path: Path, media_type: str) -> Content:

@@ -73,12 +73,16 @@ class Answered(Struct, frozen=True, tag=True):
 
 
 class Failed(Struct, frozen=True, tag=True):
-    """`again`: a second try could help. `invalid`: the arguments were wrong. `spent`: end this process, it is no good."""
+    """`again`: a second try could help. `invalid`: the arguments were wrong. `spent`: end this process, it is no good.
+
+    `trace`: for the log, where the function raised what is no ToolError.
+    """
 
     message: str
     again: bool = False
     invalid: bool = False
     spent: bool = False
+    trace: str = ""
 
 
 Request = Start | Call

@@ -31,7 +31,7 @@ from agentflow.tools import wire
 from agentflow.tools.errors import InvalidArguments, ToolError
 from agentflow.tools.function import Function
 from agentflow.tools.minder import mind
-from agentflow.tools.result import failure, finished
+from agentflow.tools.result import failure, finished, trace_of
 from agentflow.tools.toolmodule import load_functions
 from agentflow.tools.wire import Answered, Call, Described, Failed, Ready, Reply, Start, WireError
 
@@ -47,13 +47,11 @@ def main() -> None:
         os._exit(1)
     limit(resource.RLIMIT_AS, start.memory_bytes)
     limit(resource.RLIMIT_NOFILE, start.open_files)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # what it printed is there if it is killed
     functions = _load(start, connection)
     while (call := _read(reader)) is not None:
         assert isinstance(call, Call)
         reply = _call(functions, call)
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):  # a tool may have closed or replaced it
-                stream.flush()
         _send(connection, reply)
     os._exit(0)  # nothing is worth tidying up, and what a tool left running is not waited for
 
@@ -90,6 +88,7 @@ def _call(functions: dict[str, Function], call: Call) -> Reply:
             again=told.again,
             invalid=isinstance(told, InvalidArguments),
             spent=isinstance(error, MemoryError | SystemExit | KeyboardInterrupt),
+            trace="" if told is error else trace_of(error),
         )
     if isinstance(content, str):
         return Answered(content)
@@ -110,6 +109,9 @@ def _send(connection: socket.socket, reply: Reply) -> None:
         frame = wire.encode(reply)
     except WireError as error:
         frame = wire.encode(Failed(f"The module says what cannot be passed on: {error}: correct it.", spent=True))
+    for stream in (sys.stdout, sys.stderr):  # the daemon reads it when it has the reply
+        with suppress(Exception):  # a tool may have closed or replaced it
+            stream.flush()
     connection.sendall(frame)
 
 

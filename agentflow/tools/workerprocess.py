@@ -7,13 +7,12 @@ The process that is begun becomes the worker's minder, and ends as the worker do
 (minded.py). So it is over when the minder has ended (the socket's end would not tell: a process that a tool forked may hold
 that).
 
-What it prints is read as it comes, so that it never waits for us, and all but the last OUTPUT_KEPT bytes are dropped.
+Of what it prints the beginning is kept (printed.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import socket
@@ -29,14 +28,14 @@ from typing import Final, NamedTuple
 from agentflow.tools import wire
 from agentflow.tools.errors import ToolDied
 from agentflow.tools.minded import GRACE_S, Minded
+from agentflow.tools.printed import Printed, Taken
+from agentflow.tools.secrets import Secrets
 from agentflow.tools.wire import Reply, Request, WireError
 
-OUTPUT_KEPT: Final = 64 << 10
 _PROGRAM: Final = Path(__file__).with_name("worker.py")
 _DRAINED: Final = 64 << 10
 """Bytes of a frame that are sent without waiting for the worker to read them."""
 _SHOWN: Final = 300  # characters of its last words in a message
-_log = logging.getLogger(__name__)
 
 
 class _Begun(NamedTuple):
@@ -45,31 +44,13 @@ class _Begun(NamedTuple):
     output: int
 
 
-class _Output(asyncio.Protocol):
-    """Keeps the end of what is printed."""
-
-    def __init__(self) -> None:
-        self._kept = bytearray()
-
-    def data_received(self, data: bytes) -> None:
-        self._kept += data
-        if len(self._kept) > 2 * OUTPUT_KEPT:
-            del self._kept[:-OUTPUT_KEPT]
-
-    def take(self) -> str:
-        text = self._kept[-OUTPUT_KEPT:].decode("utf-8", "replace")
-        self._kept.clear()
-        return text
-
-
 @dataclass(slots=True)
 class _Lines:
     """What leads to the process: the frames' two directions, and its output."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    output: _Output
-    output_transport: asyncio.BaseTransport
+    printed: Printed
 
 
 class WorkerProcess:
@@ -105,13 +86,12 @@ class WorkerProcess:
             raise
         with ExitStack() as undo:
             undo.callback(begun.process.discard)
-            pipe = undo.enter_context(os.fdopen(begun.output, "rb", 0))
+            printed = Printed(begun.output)
+            undo.callback(printed.close)
             undo.callback(begun.connection.close)
             reader, writer = await asyncio.open_unix_connection(sock=begun.connection, limit=wire.FRAME_MAX)
             undo.callback(writer.transport.abort)
-            transport, output = await loop.connect_read_pipe(_Output, pipe)
-            undo.callback(transport.close)
-            worker = cls(begun.process, _Lines(reader, writer, output, transport), on_end)
+            worker = cls(begun.process, _Lines(reader, writer, printed), on_end)
             undo.pop_all()
         return worker
 
@@ -153,15 +133,13 @@ class WorkerProcess:
         finally:
             self._asking = False
 
-    def log_output(self, name: str) -> None:
-        """Tell the log, for who looks for it, what was printed since the last time."""
-        text = self._lines.output.take()
-        if text:
-            _log.debug("a tool printed", extra={"tool": name, "pid": self.pid, "output": text})
+    def printed(self, secrets: Secrets) -> Taken:
+        """What it printed since the last time."""
+        return self._lines.printed.take(secrets)
 
     def last_words(self) -> str:
         """The last line that it printed."""
-        return self._lines.output.take().strip().rpartition("\n")[2][-_SHOWN:]
+        return self._lines.printed.last_line()[-_SHOWN:]
 
     def kill(self) -> None:
         """End it, and all that it started. Idempotent; `end` waits until nothing of it is left."""
@@ -189,7 +167,7 @@ class WorkerProcess:
 
     def _close(self) -> None:
         self._lines.writer.transport.abort()
-        self._lines.output_transport.close()
+        self._lines.printed.close()
 
     def _how(self) -> str:
         code = self._process.code

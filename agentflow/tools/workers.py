@@ -32,8 +32,11 @@ from agentflow.tools.errors import (
     ToolTimeout,
     ToolUnavailable,
 )
+from agentflow.tools.printed import Taken
 from agentflow.tools.pythonsource import PythonSource
+from agentflow.tools.secrets import Secrets
 from agentflow.tools.tool import CallContext, Content, ToolOutput
+from agentflow.tools.toollog import log_failure, log_printed
 from agentflow.tools.wire import Answered, Described, Failed, Ready, Start, WireError
 from agentflow.tools.workerprocess import WorkerProcess
 
@@ -48,6 +51,7 @@ class Workers:
     def __init__(self, source: PythonSource, environment: Mapping[str, str]) -> None:
         self._source = source
         self._environment = dict(environment)
+        self._secrets = Secrets({}, [environment[name] for name in source.environment if name in environment])
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tool-workers")
         self._all: set[WorkerProcess] = set()
         self._idle: list[WorkerProcess] = []
@@ -100,22 +104,29 @@ class Workers:
                 worker = await self._take()
                 reply = await worker.ask(frame)
         except TimeoutError as error:
-            raise await self._too_late(name, worker) from error
+            raise await self._too_late(name, worker, context) from error
         except ToolDied as error:
             assert worker is not None
-            await self._end(worker, name)
+            why = f"The tool {name} did not end its work: {error}."
+            self._log_failure(name, context, why, await self._end(worker))
             if self._closed:
                 raise ToolUnavailable(_CLOSED) from error
-            raise ToolDied(f"The tool {name} did not end its work: {error}.") from error
+            raise ToolDied(why) from error
         except asyncio.CancelledError:
             if worker is not None:
-                await self._end(worker, name)
+                late = time.monotonic() >= context.deadline_at
+                why = f"The tool {name} {'took too long' if late else 'was cancelled'}, and was ended."
+                self._log_failure(name, context, why, await self._end(worker))
             raise
-        worker.log_output(name)
         if isinstance(reply, Answered) or (isinstance(reply, Failed) and not reply.spent):
+            printed = worker.printed(self._secrets)
             self._give(worker)
         else:
-            await self._end(worker, name)
+            printed = await self._end(worker)
+        if isinstance(reply, Failed):
+            self._log_failure(name, context, reply.message, printed, reply.trace)
+        else:
+            log_printed(name, context, printed)
         return _output(name, reply, context)
 
     async def close(self) -> None:
@@ -157,16 +168,21 @@ class Workers:
                 return
         self._idle.append(worker)
 
-    async def _too_late(self, name: str, worker: WorkerProcess | None) -> ToolError:
+    async def _too_late(self, name: str, worker: WorkerProcess | None, context: CallContext) -> ToolError:
         if worker is None:
             return ToolUnavailable(f"All processes for the tool {name} were taken for too long. Try again later.")
-        await self._end(worker, name)
-        return ToolTimeout(f"The tool {name} took too long, and was ended.")
+        why = f"The tool {name} took too long, and was ended."
+        self._log_failure(name, context, why, await self._end(worker))
+        return ToolTimeout(why)
 
-    async def _end(self, worker: WorkerProcess, name: str) -> None:
+    async def _end(self, worker: WorkerProcess) -> Taken:
+        """Returns what it printed last."""
         worker.kill()
         await worker.end()
-        worker.log_output(name)
+        return worker.printed(self._secrets)
+
+    def _log_failure(self, name: str, context: CallContext, why: str, printed: Taken, trace: str = "") -> None:
+        log_failure(name, context, why, trace=trace, printed=printed, secrets=self._secrets)
 
     def _fail_waiting(self, reason: ToolError) -> None:
         while self._waiting:
@@ -240,7 +256,7 @@ class Workers:
             await worker.end()
             raise InvalidTool(reply.message if isinstance(reply, Failed) else f"{source.module}: no tools were told.")
         self._tools = self._tools or reply.tools
-        worker.log_output(source.module)
+        log_printed(source.module, None, worker.printed(self._secrets))
         return worker
 
     def _over(self, worker: WorkerProcess) -> None:

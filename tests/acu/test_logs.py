@@ -132,3 +132,10 @@ def test_a_pretty_line_escapes_what_would_drive_the_terminal() -> None:
 def test_printable_leaves_what_people_read_alone() -> None:
     assert printable("caf\u00e9 \u4e2d") == "caf\u00e9 \u4e2d"
     assert printable("a\nb\x9b", keep="\n") == "a\nb\\x9b"
+
+
+def test_a_traceback_that_came_as_a_field_keeps_its_lines() -> None:
+    record = logging.makeLogRecord({"name": "x", "levelname": "WARNING", "msg": "a call of a tool failed"})
+    record.__dict__["exception"] = "Traceback:\n  File desk.py\nRuntimeError: \x1b[2J"
+    assert "Traceback:\n  File desk.py\nRuntimeError: \\x1b[2J" in renderer("pretty")(record)
+    assert json.loads(renderer("json")(record))["exception"] == record.__dict__["exception"]
