@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from msgspec import Meta, Struct, structs
 
 from agentflow.routing.cards import ToolCard
-from agentflow.routing.direct import DIRECT, FOLLOW_UP_HEADS, FOLLOW_UP_TAILS, JOINTS
+from agentflow.routing.direct import DIRECT, FOLLOW_UP_UNITS, JOINTS, follows_up
 from agentflow.routing.lexical import LexicalIndex, Match
 from agentflow.routing.semantic import SemanticIndex, card_texts
 from agentflow.routing.terms import embedded, excerpt, script_of, units
@@ -49,8 +49,6 @@ Route = Literal["answer", "extract", "reason", "aggregate"]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 _JOINTS = re.compile(JOINTS, re.IGNORECASE)
-_HEADS = tuple(tuple(units(head)) for head in FOLLOW_UP_HEADS)
-_TAILS = tuple(tuple(units(tail)) for tail in FOLLOW_UP_TAILS)
 _ASKS = re.compile(r"[?？呢]|换成|\b(?:about|at|for|from|in|of|on|to|with)\b", re.IGNORECASE)  # noqa: RUF001 - Chinese
 _NOTHING = Match()
 PARTS = 16  # nobody asks for more at once, and each is scored
@@ -82,7 +80,7 @@ class Thresholds(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = 0.06
     follow_up_units: Annotated[
         int, Meta(ge=0, le=100, description="Longest follow-up, in words or Chinese characters.")
-    ] = 8
+    ] = FOLLOW_UP_UNITS
 
 
 class Turn(Struct, frozen=True, kw_only=True):
@@ -194,11 +192,7 @@ class Router:
         return Turn(text=f"{excerpt(before)}\n{turn.text}"), before
 
     def _is_follow_up(self, text: str) -> bool:
-        """Whether a text is short, and begins or ends as a follow-up does."""
-        found = tuple(units(excerpt(text)))
-        if len(found) > self._thresholds.follow_up_units:
-            return False
-        return any(found[: len(head)] == head for head in _HEADS) or any(found[-len(tail) :] == tail for tail in _TAILS)
+        return follows_up(text, self._thresholds.follow_up_units)
 
     def _speaks_for(self, text: str) -> Literal["tool", "direct", ""]:
         """Whether a text's words want a tool clearly, or else are those of what needs none."""

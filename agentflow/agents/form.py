@@ -31,6 +31,7 @@ from agentflow.agents.daywords import days, undated
 from agentflow.agents.userwords import is_chinese, may_be, parted, stretches, whole
 from agentflow.messages import Message, Sampling, Structured, Tool
 from agentflow.parsing.forced import named_schema
+from agentflow.routing.direct import follows_up
 
 MAX_TOKENS = 512
 MAX_TEXT = 400  # characters of one text
@@ -49,6 +50,7 @@ _HEAD = (
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _PIECE = re.compile(rf"[{_CJK}]|[^\W{_CJK}](?:[^\s{_CJK},;!?]*[^\W{_CJK}])?")
 _JOINS = re.compile(r"[ \t'\u2019-]*")
+_NUMBER_BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 _SAYS_NOTHING = frozenset({"type", "title", "default"})  # keywords of a text that may be anything
 
 
@@ -61,29 +63,41 @@ class _Spoken(NamedTuple):
 
     def words(self) -> list[str]:
         """Phrases, of the latest text first."""
-        kept: list[str] = []
-        for text in self._short():
-            bare = parted(text, ())
-            uncut = whole(bare)
-            kept += [phrase for phrase in phrases(bare) if phrase in uncut or may_be(phrase, text)]
-        return kept or [phrase for text in self._short() for phrase in phrases(text)]
-
-    def _short(self) -> list[str]:
-        """The texts that are short enough to be read for phrases, the latest first."""
-        return [text for text in reversed(self.rest) if len(text) <= PHRASED]
+        readings = self._readings()
+        kept = next(
+            (found for texts in readings if (found := [each for text in texts for each in _words_of(text)])), []
+        )
+        return kept or [phrase for text in readings[-1] for phrase in phrases(text)]
 
     def names(self) -> list[str]:
         """Those of them that may be names; of Chinese, whole stretches. Single characters where there is nothing else."""
         found: list[str] = []
-        for text in self._short():
-            bare = parted(text, self.aliases)
-            found += stretches(bare)
-            found += [
-                phrase
-                for phrase in phrases(bare)
-                if (len(phrase) == 1 or not is_chinese(phrase)) and may_be(phrase, text)
-            ]
-        return [phrase for phrase in found if len(phrase) > 1] or found
+        for texts in self._readings():
+            found = [name for text in texts for name in _names_of(text, self.aliases)]
+            if longer := [name for name in found if len(name) > 1]:
+                return longer
+        return found
+
+    def _readings(self) -> list[list[str]]:
+        """The texts to look in, the latest first: the last alone where it asks for itself, and all where that has nothing.
+
+        Left are those that are too long to be read for phrases.
+        """
+        short = [text for text in reversed(self.rest) if len(text) <= PHRASED]
+        alone = short[:1] if len(self.rest[-1]) <= PHRASED and not follows_up(self.said[-1]) else []
+        return [alone, short] if alone else [short]
+
+
+def _words_of(text: str) -> list[str]:
+    bare = parted(text, ())
+    uncut = whole(bare)
+    return [phrase for phrase in phrases(bare) if phrase in uncut or may_be(phrase, text)]
+
+
+def _names_of(text: str, aliases: Sequence[str]) -> list[str]:
+    bare = parted(text, aliases)
+    short = [each for each in phrases(bare) if (len(each) == 1 or not is_chinese(each)) and may_be(each, text)]
+    return [*stretches(bare), *short]
 
 
 def messages(conversation: Sequence[Message], tool: Tool) -> list[Message]:
@@ -129,7 +143,11 @@ def phrases(text: str) -> list[str]:
 
 
 def bounded(schema: Any, most: int = MAX_TEXT) -> Any:
-    """A copy of a JSON schema in which every text and list has a largest length, a text `most` characters."""
+    """A copy of a JSON schema in which every text and list has a largest length, a text `most` characters.
+
+    Numbers have no bounds in it: a grammar would make 5 of the 50 that the user said. Arguments are checked against the tool's
+    own schema, which tells.
+    """
     if isinstance(schema, list):
         return [bounded(each, most) for each in schema]
     if not isinstance(schema, dict):
@@ -138,6 +156,8 @@ def bounded(schema: Any, most: int = MAX_TEXT) -> Any:
         key: value if key in ("enum", "const", "default", "examples") else bounded(value, most)
         for key, value in schema.items()
     }
+    if copy.get("type") in ("integer", "number"):
+        return {key: value for key, value in copy.items() if key not in _NUMBER_BOUNDS}
     if copy.get("type") == "string" and not {"maxLength", "enum", "const", "format", "pattern"} & copy.keys():
         copy["maxLength"] = max(most, int(copy.get("minLength", 0)))
     if copy.get("type") == "array" and "maxItems" not in copy:

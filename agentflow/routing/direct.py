@@ -9,6 +9,7 @@ some tool's. An operator whose tools do one of these (a translator) has it win b
 from __future__ import annotations
 
 from agentflow.routing.cards import ToolCard
+from agentflow.routing.terms import excerpt, units
 
 DIRECT = ToolCard(
     name="",
@@ -137,3 +138,16 @@ JOINTS = (
     r"(?:,(?!\d)|[;!?，；。！？、：\n])+|\.(?=\s|$)|\b(?:and|then|also|plus|after that|as well as)\b"
     r"|然后|接着|再把|再|并且|并|顺便|顺带|另外|还有|同时|以及"
 )
+
+FOLLOW_UP_UNITS = 8
+"""Words or Chinese characters of the longest follow-up, by default."""
+_HEADS = tuple(tuple(units(head)) for head in FOLLOW_UP_HEADS)
+_TAILS = tuple(tuple(units(tail)) for tail in FOLLOW_UP_TAILS)
+
+
+def follows_up(text: str, most_units: int = FOLLOW_UP_UNITS) -> bool:
+    """Whether a text is short, and begins or ends as one does that leaves its question to the turn before it."""
+    found = tuple(units(excerpt(text)))
+    if len(found) > most_units:
+        return False
+    return any(found[: len(head)] == head for head in _HEADS) or any(found[-len(tail) :] == tail for tail in _TAILS)

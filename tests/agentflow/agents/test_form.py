@@ -122,7 +122,7 @@ def test_a_text_that_says_nothing_of_itself_is_words_of_the_user_or_a_message_wh
     for field in ({"type": "string"}, {"type": "string", "title": "Service", "default": "web"}):
         choices = taken(field, "hello", said)["enum"]
         assert {"billing", "deployment status", said, "hello"} <= set(choices)
-        assert choices[-1] == said  # the likelier ones stand first
+        assert choices[-2:] == [said, "hello"]  # the likelier ones stand first
     assert taken({"type": "string"}, "?!") == {"type": "string", "maxLength": form.LEAST_TEXT}
 
 
@@ -248,3 +248,58 @@ def test_a_name_of_chinese_is_a_whole_stretch_and_a_single_character_one_where_t
     assert offered("name", "weather in Q, near Rome?") == ["near", "Rome", "near Rome"]
     assert offered("name", "weather in Rome?", "weather in Q?") == ["Rome"]
     assert offered("name", "weather?") == ["weather"]
+
+
+SCALE = Tool(
+    "scale",
+    "Scale a service.",
+    {
+        "type": "object",
+        "properties": {
+            "service": {"type": "string", "x-from-user": "name"},
+            "note": {"type": "string", "x-from-user": "words"},
+            "replicas": {"type": "integer", "minimum": 1, "maximum": 20},
+            "share": {"anyOf": [{"type": "number", "exclusiveMaximum": 1.0}, {"type": "null"}], "default": None},
+        },
+        "required": ["service", "note", "replicas"],
+    },
+)
+
+
+def scaled(field: str, *said: str) -> list[str]:
+    """What may stand in a field of SCALE after these turns of a user's."""
+    sampling = form.sampling(SCALE, [Message("user", text) for text in said], ("scale",))
+    assert sampling.structured is not None
+    choices: list[str] = sampling.structured.value["properties"][field].get("enum", [])
+    return choices
+
+
+@pytest.mark.parametrize("field", ["service", "note"])
+@pytest.mark.parametrize(
+    ("before", "last", "inside", "outside"),
+    [
+        ("Scale checkout to 5 replicas", "Restart the ledger service", "ledger", "checkout"),
+        ("What is the status of billing?", "Restart search", "search", "billing"),
+        ("checkout 服务是谁负责的", "ledger 服务是谁负责的", "ledger", "checkout"),
+    ],
+)
+def test_a_name_is_taken_from_the_last_turn_where_that_has_one(
+    field: str, before: str, last: str, inside: str, outside: str
+) -> None:
+    found = scaled(field, before, last)
+    assert inside in found
+    assert outside not in found
+
+
+@pytest.mark.parametrize("last", ["And to 8 replicas?", "那 8 个呢", "8", "And for how long, in hours?"])
+def test_a_follow_up_and_a_turn_without_names_leave_it_to_the_turns_before(last: str) -> None:
+    assert "checkout" in scaled("service", "Scale checkout to 5", last)
+
+
+def test_a_number_is_not_cut_to_its_bounds_which_the_tools_own_schema_tells_of() -> None:
+    sampling = form.sampling(SCALE, [Message("user", "Scale ledger to 50")])
+    assert sampling.structured is not None
+    properties = sampling.structured.value["properties"]
+    assert properties["replicas"] == {"type": "integer"}
+    assert properties["share"]["anyOf"] == [{"type": "number"}, {"type": "null"}]
+    assert SCALE.parameters["properties"]["replicas"]["maximum"] == 20
