@@ -57,16 +57,14 @@ class Going:
     async def answer(self, events: Sequence[Event], after: int, response: str) -> bool:
         """Tell events right behind the first `after` of its log, where `response` begins, and wait until they are kept.
 
-        False if others are there already.
+        False if others are there already, or the run is over. Raises what they may be lost with, Refused or DataDamaged;
+        where they were not taken into the log, the run's response is the one that it was.
         """
 
-        def is_first() -> bool:
-            if self.live.count != after:
-                return False
+        def begins() -> None:
             self.response = response
-            return True
 
-        return await self.live.keep_while(is_first, *events)
+        return await self.live.keep_while(lambda: self.live.count == after, *events, then=begins)
 
     async def ended(self) -> None:
         """Wait until its end is noted."""

@@ -79,9 +79,14 @@ class LiveRun:
         """As `tell`, and wait as `kept` does; False if they were not told, since the run was over."""
         return await self.keep_while(lambda: True, *events)
 
-    async def keep_while(self, holds: Callable[[], bool], *events: Event) -> bool:
-        """As `keep`, if `holds` once all that was told before them is known here; False also if it does not."""
-        told = await asyncio.shield(asyncio.ensure_future(self._tell(events, holds))) is not None
+    async def keep_while(
+        self, holds: Callable[[], bool], *events: Event, then: Callable[[], None] = lambda: None
+    ) -> bool:
+        """As `keep`, if `holds` once all that was told before them is known here; False also if it does not.
+
+        `then` is called once they are in the log, before anybody hears of them.
+        """
+        told = await asyncio.shield(asyncio.ensure_future(self._tell(events, holds, then))) is not None
         if told:
             await self.kept()
         return told
@@ -98,7 +103,12 @@ class LiveRun:
         """Tell the end, unless something holds once all that was told before it is known here."""
         await asyncio.shield(asyncio.ensure_future(self._tell([ended], lambda: not unless())))
 
-    async def _tell(self, events: Sequence[Event], holds: Callable[[], bool] = lambda: True) -> list[Heard] | None:
+    async def _tell(
+        self,
+        events: Sequence[Event],
+        holds: Callable[[], bool] = lambda: True,
+        then: Callable[[], None] = lambda: None,
+    ) -> list[Heard] | None:
         """None: nothing was told, since the run is over or `holds` does not."""
         async with self._order:
             if self.over or not holds():
@@ -115,6 +125,7 @@ class LiveRun:
                     self._watch.see(event, found)
                 heard += found
             self._events += stamped
+            then()
             self._wake()
         return heard
 

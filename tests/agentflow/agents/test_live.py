@@ -170,6 +170,29 @@ async def test_what_comes_too_late_is_not_kept_and_says_so() -> None:
     assert (live.count, going.response) == (3, "")
 
 
+class FullJournal(MemoryJournal):
+    """Takes nothing any more."""
+
+    async def append(self, _: Sequence[Event], __: Kept) -> None:
+        raise DiskFull("The disk is full.", retry_after_s=1.0)
+
+
+async def test_a_response_goes_on_with_a_run_right_behind_what_it_knows() -> None:
+    going = Going(LiveRun("run_1", "t", MemoryJournal(), [BEGAN, STEP]))
+    assert not await going.answer([said("Hi")], 1, "resp_2")
+    assert (going.live.count, going.response) == (2, "")
+    assert await going.answer([said("Hi")], 2, "resp_2")
+    assert (going.live.count, going.response) == (3, "resp_2")
+
+
+async def test_a_run_keeps_its_response_where_another_s_first_events_do_not_come_into_the_log() -> None:
+    going = Going(LiveRun("run_1", "t", FullJournal(), [BEGAN, STEP]))
+    going.response = "resp_1"
+    with pytest.raises(DiskFull):
+        await going.answer([said("Hi")], 2, "resp_2")
+    assert (going.live.count, going.response) == (2, "resp_1")
+
+
 async def test_what_is_being_told_is_told_whole_though_the_teller_is_cancelled() -> None:
     journal = HeldJournal()
     live = LiveRun("run_1", "t", journal, [BEGAN, STEP])
