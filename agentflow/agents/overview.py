@@ -181,7 +181,11 @@ class Overview:
         if archive is None or wanted.all:
             return await _summaries(live for live in going if live.archive is None)
         found, ids = await _summaries(going), {live.id for live in going}
-        waiting = [record for record in await archive.open_of(tenant) if record.id not in ids]
+        waiting = [
+            record
+            for record in await archive.open_of(tenant)
+            if record.id not in ids and wanted.agent in (None, record.agent)  # else its log would be read for nothing
+        ]
         return found + await self._of_records(tenant, waiting)
 
     async def _archive(self) -> Archive | None:
@@ -208,8 +212,8 @@ class Overview:
             if len(events) > ACCOUNTED_INLINE:
                 return await asyncio.to_thread(_summary, record.id, events, going=False)
             return _summary(record.id, events, going=False) if events else stored_summary(record)
-        except DataDamaged as error:
-            _log.warning("a run is listed without its log", extra={"run": record.id, "why": str(error)})
+        except DataDamaged as error:  # which was told when it could not be taken up, and would be at each list
+            _log.debug("a run is listed without its log", extra={"run": record.id, "why": str(error)})
             return stored_summary(record)
 
     async def _stored(self, tenant: str, run_id: str) -> RunSummary:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from agentflow.agents.account import RunSummary
 from agentflow.agents.archive import Archive, RunRecord
 from agentflow.agents.overview import ACCOUNTED_INLINE, PAGE, Overview, Wanted
-from agentflow.agents.record import Began, Ended, Said, StepBegan
+from agentflow.agents.record import Began, Ended, Event, Paused, Said, StepBegan
 from agentflow.agents.refusals import RunConflict
 from agentflow.library.refusals import NotStored
 from agentflow.messages import Message
@@ -192,8 +193,29 @@ async def test_a_run_that_is_not_taken_up_yet_after_a_start_is_listed_as_its_log
         await it.service.agents.cancel("default", before.id)
 
 
+async def test_a_list_of_one_agent_s_runs_reads_no_log_of_another_s(
+    tmp_path: Path, plane: DataPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, read = Archive(plane.state), []
+    for run_id, agent in (("run_1", "a"), ("run_2", "b")):
+        run = RunRecord(id=run_id, agent=agent, model="m", created_ms=1000)
+        await (await archive.open("default", run)).append([replace(BEGAN, agent=agent), Paused()], kept)
+    async with benched(tmp_path, {}, [], plane=plane) as it:
+        archive = await it.service.agents.archive()
+        events = archive.events
+
+        async def reading(tenant: str, run_id: str) -> list[tuple[int, Event]]:
+            read.append(run_id)
+            return await events(tenant, run_id)
+
+        monkeypatch.setattr(archive, "events", reading)
+        page, more = await Overview(it.service.agents).page("default", Wanted(limit=5, agent="b"))
+        assert ([(run.id, run.status) for run in page], more) == ([("run_2", "paused")], False)
+        assert read == ["run_2"]
+
+
 async def test_a_run_whose_end_is_not_noted_is_listed_as_over_and_one_whose_log_is_damaged_as_its_record_has_it(
-    tmp_path: Path, plane: DataPlane
+    tmp_path: Path, plane: DataPlane, caplog: pytest.LogCaptureFixture
 ) -> None:
     archive = Archive(plane.state)
     for number, events in enumerate(([BEGAN, Ended(at=9000, end="failed", why="x")], [Ended(end="failed", why="x")])):
@@ -205,3 +227,4 @@ async def test_a_run_whose_end_is_not_noted_is_listed_as_over_and_one_whose_log_
         assert [
             run.id for run in (await Overview(it.service.agents).page("default", Wanted(limit=5, status="failed")))[0]
         ] == ["run_0"]
+    assert "without its log" not in caplog.text  # its start told that; each list would again
