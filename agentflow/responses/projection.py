@@ -16,7 +16,8 @@ A response that is stored is complete too when nothing happens until a person al
 response, whose record says behind which event of the log. Each of them tells its own part, and counts its own tokens. One that
 is not stored is complete there only if it is given whole (`parts`).
 
-What people tell a run in mid-flight is in no response, but in its conversation, where the model read it (`items`).
+What people tell a run in mid-flight is in no response, but in its conversation, where the model read it; what they say while a
+person is asked, behind the question (`items`).
 """
 
 from __future__ import annotations
