@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from datetime import date, timedelta
 
-from figures import CHINESE, chinese_number
+from figures import CHINESE, WORDS, chinese_number, english_number
 
 MONTHS = (
     *("january", "february", "march", "april", "may", "june"),
@@ -34,7 +34,6 @@ FEASTS = (  # month and day, which are the same each year, or nearly so
     (r"秋分", 9, 23),
     (r"winter solstice|冬至", 12, 21),
 )
-COUNTS = {"a": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7}
 YEARS = {"去": -1, "今": 0, "明": 1, "后": 2}
 UNREAD = "I cannot read the day {!r}. Say today, tomorrow, a day of the week, or a date such as 24 December."
 UNREAD_CHINESE = "我看不懂“{}”是哪一天。请说今天、明天、星期五，或12月24日这样的日期。"
@@ -66,13 +65,19 @@ def _figured(said: str, today: date) -> str:
     """The text with Chinese numbers of days, months and years in figures: 十二月二十四日, 三天后, 明年三月; not 周三."""
     said = re.sub("([去今明后])年", lambda found: f"{today.year + YEARS[found[1]]}年", said.replace("廿", "二十"))
     counted = rf"(?<![周期拜])({CHINESE}+)(?=[年月日号天周]|个(?:月|星期|礼拜)|星期|礼拜)"
-    return re.sub(counted, lambda found: str(chinese_number(found[1])), said)
+
+    def in_figures(found: re.Match[str]) -> str:
+        number = chinese_number(found[1])
+        return found[1] if number is None else str(number)
+
+    return re.sub(counted, in_figures, said)
 
 
 def _distance(said: str) -> int | None:
     """How many days away a day is that is named by that."""
-    if found := re.search(r"\bin (\d{1,3}|a|two|three|four|five|six|seven) (day|week)s?\b", said):
-        return int(COUNTS.get(found[1], found[1])) * (7 if found[2] == "week" else 1)
+    if found := re.search(rf"\bin (\d{{1,3}}|a|{'|'.join(WORDS)}) (day|week)s?\b", said):
+        number = english_number(found[1])
+        return (1 if number is None else int(number)) * (7 if found[2] == "week" else 1)
     if found := re.search(r"(\d{1,3})(天|个?星期|周|个?礼拜)(?:之后|以后|后)", said):
         return int(found[1]) * (1 if found[2] == "天" else 7)
     return next((days for pattern, days in NEAR_DAYS if re.search(pattern, said)), None)

@@ -1,5 +1,6 @@
 """Money and units: the tables currencies.csv and units.csv, and what is asked of them in a sentence, English or Chinese."""
 
+# ruff: noqa: RUF001 - Chinese has its own punctuation
 from __future__ import annotations
 
 import functools
@@ -14,7 +15,10 @@ RATES_OF = "mid-2025"
 RATES_OF_CHINESE = "2025年年中"
 # What is added to a temperature, and what the sum is multiplied by, for kelvin.
 _SCALES = {"K": (0.0, 1.0), "°C": (273.15, 1.0), "°F": (459.67, 5 / 9)}
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+_NUMBER = re.compile(r"(?<!\bm)(?<!\dm)(?<!km)(?<!ft)-?\d+(?:,\d+)*(?:\.\d+)?")  # not the 2 of m2
+_SHORT = {"k": 10**3, "m": 10**6, "mn": 10**6, "b": 10**9, "bn": 10**9}  # of money: 5k
+UNREAD = "I cannot read the amount in {!r}. Write one number in figures, such as 1,500 or 2.5."
+UNREAD_CHINESE = "我看不懂“{}”里的数。请用数字写一个数，例如1500或2.5。"
 _ONE = re.compile(r"(?:\b(?:an?|one|per)\s+|一)$")
 
 
@@ -83,18 +87,46 @@ def read_request(text: str, table: Mapping[str, Any]) -> Asked | None:
     """What a sentence asks for; None where it does not name two that the table has.
 
     The number is of what stands next to it. Without a number it is one: of what stands behind "a", else, where the sentence
-    asks how many, of what is named last, else of what is named first.
+    asks how many, of what is named last, else of what is named first. Raises ValueError where an amount is said that is not
+    read, or more than one: 5 feet 3 inches.
     """
     said = in_figures(text.casefold(), *filter(is_chinese, table), "度")
     if "k" not in table:  # which is kelvin among the units
-        said = re.sub(r"(\d)k\b", r"\g<1>000", said)
-    number = _NUMBER.search(said)
+        said = re.sub(rf"(\d+(?:\.\d+)?)({'|'.join(_SHORT)})\b", _lengthened, said)
+    numbers = list(_NUMBER.finditer(said))
+    number = numbers[0] if numbers else None
     mentions = _mentions(said, table, number)
     if len({table[mention.name] for mention in mentions}) < 2:
         return None
+    if any(_is_amount(said, other, mentions) for other in numbers[1:]):
+        raise ValueError("More than one amount is said.")
     source = _source(said, mentions, number)
     target = next(mention for mention in mentions if table[mention.name] != table[source.name])
-    return Asked(float(number[0].replace(",", "")) if number else 1.0, source.name, target.name)
+    return Asked(_value(number[0]) if number else 1.0, source.name, target.name)
+
+
+def unread(text: str) -> str:
+    """What is answered where an amount cannot be read: none is guessed."""
+    return (UNREAD_CHINESE if is_chinese(text) else UNREAD).format(text[:60])
+
+
+def _value(figure: str) -> float:
+    """A figure whose commas part thousands; ValueError for 1,5."""
+    if "," in figure and not re.fullmatch(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?", figure):
+        raise ValueError(f"{figure} is not read.")
+    return float(figure.replace(",", ""))
+
+
+def _lengthened(found: re.Match[str]) -> str:
+    return f"{float(found[1]) * _SHORT[found[2]]:.0f}"
+
+
+def _is_amount(said: str, number: re.Match[str], mentions: list[_Mention]) -> bool:
+    """Whether a number stands beside one of the names."""
+    return any(
+        not said[min(number.end(), mention.end) : max(number.start(), mention.start)].strip(" °")
+        for mention in mentions
+    )
 
 
 def _source(said: str, mentions: list[_Mention], number: re.Match[str] | None) -> _Mention:

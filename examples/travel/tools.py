@@ -3,8 +3,8 @@
 The tables lie beside this file, and each says how exact it is. The sun's times are computed. A small model fills in the
 arguments, so that much is understood: English and Chinese names, spellings, `tomorrow` and 明天. Each answer is a sentence,
 in Chinese where the place or the unit was written so, which a small model can pass on as it stands. What is not in a table,
-and a day that cannot be read, is answered by a sentence too, and not by an error: after an error an agent's large model tries
-by itself, and a small one invents.
+and a day or an amount that cannot be read, is answered by a sentence too, and not by an error: after an error an agent's
+large model tries by itself, and a small one invents.
 """
 
 # ruff: noqa: RUF001 - Chinese has its own punctuation
@@ -15,6 +15,7 @@ from typing import Annotated
 
 from days import chinese_day, day_of, english_day, unread
 from measures import RATES_OF, RATES_OF_CHINESE, converted, currencies, read_request, units
+from measures import unread as unread_amount
 from msgspec import Meta
 from places import city_of, is_chinese, normals, today_in, unknown_city
 from sunlight import sun
@@ -225,7 +226,10 @@ def convert_currency(request: Request) -> str:
     Args:
         request: The amount and both currencies, as the user says it, such as 40 euros in yen.
     """
-    asked = read_request(request, currencies())
+    try:
+        asked = read_request(request, currencies())
+    except (ValueError, OverflowError):
+        return unread_amount(request)
     if asked is None:
         if is_chinese(request):
             return "请说出金额和两种货币，例如：300美元等于多少人民币。"
@@ -233,8 +237,8 @@ def convert_currency(request: Request) -> str:
     worth = asked.value / currencies()[asked.source].per_dollar * currencies()[asked.target].per_dollar
     source, target = currencies()[asked.source].code, currencies()[asked.target].code
     if is_chinese(request):
-        return f"{asked.value:,.12g} {source} 约合 {worth:,.2f} {target}（{RATES_OF_CHINESE}的大致汇率）。"
-    return f"{asked.value:,.12g} {source} is about {worth:,.2f} {target} (rounded rates of {RATES_OF})."
+        return f"{asked.value:,.15g} {source} 约合 {worth:,.2f} {target}（{RATES_OF_CHINESE}的大致汇率）。"
+    return f"{asked.value:,.15g} {source} is about {worth:,.2f} {target} (rounded rates of {RATES_OF})."
 
 
 @tool(
@@ -302,7 +306,10 @@ def convert_units(request: Request) -> str:
     Args:
         request: The number and both units, as the user says it, such as 26 miles in kilometres.
     """
-    asked = read_request(request, units())
+    try:
+        asked = read_request(request, units())
+    except (ValueError, OverflowError):
+        return unread_amount(request)
     if asked is None:
         if is_chinese(request):
             return "请说出数值和两个单位，例如：10英里等于多少公里。"
@@ -312,5 +319,5 @@ def convert_units(request: Request) -> str:
         return f"{source.symbol} is a unit of {source.kind}, and {target.symbol} one of {target.kind}."
     found = f"{converted(asked.value, source, target):,.6g} {target.symbol}"
     if is_chinese(request):
-        return f"{asked.value:,.12g} {source.symbol} 等于 {found}。"
-    return f"{asked.value:,.12g} {source.symbol} is {found}."
+        return f"{asked.value:,.15g} {source.symbol} 等于 {found}。"
+    return f"{asked.value:,.15g} {source.symbol} is {found}."

@@ -1,0 +1,181 @@
+"""Amounts as people say them to the travel desk: what is read of them, and what is refused in words and never guessed."""
+
+# ruff: noqa: RUF001 - Chinese has its own punctuation
+from __future__ import annotations
+
+import pytest
+
+from tests.examples.loading import module_of, tools_of
+
+TOOLS = tools_of("travel")
+FIGURES = module_of("travel", "figures")
+MEASURES = module_of("travel", "measures")
+
+
+@pytest.mark.parametrize(
+    ("said", "number"),
+    [
+        ("十", 10),
+        ("二十四", 24),
+        ("一百零五", 105),
+        ("一百五", 150),
+        ("三万五千", 35_000),
+        ("二〇二六", 2026),
+        ("两亿", 2 * 10**8),
+        ("万", 10_000),
+        ("百万", 10**6),
+        ("一点五万", 15_000),
+        ("零点零五", 0.05),
+        ("半", 0.5),
+        ("两三", None),
+        ("五六百", None),
+        ("半万", None),
+        ("点五", None),
+    ],
+)
+def test_chinese_numbers_are_read(said: str, number: float | None) -> None:
+    assert FIGURES.chinese_number(said) == number
+
+
+@pytest.mark.parametrize(
+    ("said", "number"),
+    [
+        ("two hundred and fifty", 250),
+        ("a hundred and one", 101),
+        ("two thousand and five", 2005),
+        ("2 hundred million", 2 * 10**8),
+        ("two million five hundred thousand", 2_500_000),
+        ("half a million", 500_000),
+        ("one and a half million", 1_500_000),
+        ("two and a half", 2.5),
+        ("one point five million", 1_500_000),
+        ("zero point zero five", 0.05),
+        ("point five", 0.5),
+        ("half a dozen", 6),
+        ("two dozen", 24),
+        ("5 lakh", 500_000),
+        ("3 trillion", 3 * 10**12),
+        ("and 1,500", 1500),
+        ("a", None),
+        ("point", None),
+    ],
+)
+def test_english_numbers_are_read(said: str, number: float | None) -> None:
+    assert FIGURES.english_number(said) == number
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "one and two",
+        "one fifty",
+        "nineteen eighty",
+        "twenty zero",
+        "1 000",
+        "1,5",
+        "and a half",
+        "two million and a half",
+        "one point twenty",
+        "thousand million",
+        "hundreds",
+        "millions",
+        "one million two million",
+    ],
+)
+def test_what_is_not_one_english_number_is_refused(said: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        FIGURES.english_number(said)
+
+
+@pytest.mark.parametrize(
+    ("said", "value", "source"),
+    [
+        ("half a million dollars in yen", 500_000, "dollars"),
+        ("$5m in yen", 5 * 10**6, "$"),
+        ("1.5k dollars in yen", 1500, "dollars"),
+        ("how much are five dollars to the yen to 2 decimals", 5, "dollars"),
+        ("3万5千日元是多少美元", 35_000, "日元"),
+        ("一点五万美元是多少人民币", 15_000, "美元"),
+        ("万日元是多少美元", 10_000, "日元"),
+        ("100美元等于多少万日元", 100, "美元"),
+        ("1美元能换几日元", 1, "美元"),
+        ("一百美元一共是多少人民币", 100, "美元"),
+        ("用300人民币换来多少美元", 300, "人民币"),
+    ],
+)
+def test_an_amount_of_money_is_read(said: str, value: float, source: str) -> None:
+    asked = MEASURES.read_request(said, MEASURES.currencies())
+    assert (asked.value, asked.source) == (value, source)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("half a mile in km", "0.5 mi is 0.804672 km."),
+        ("And 5 miles in km?", "5 mi is 8.04672 km."),
+        ("a 26-mile run in km", "26 mi is 41.8429 km."),
+        ("minus forty celsius in fahrenheit", "-40 °C is -40 °F."),
+        ("−40 °C in °F", "-40 °C is -40 °F."),
+        ("零下四十摄氏度是多少华氏度", "-40 °C 等于 -40 °F。"),
+        ("负40摄氏度是多少华氏度", "-40 °C 等于 -40 °F。"),
+        ("半英里是多少公里", "0.5 mi 等于 0.804672 km。"),
+        ("1点5公里是多少英里", "1.5 km 等于 0.932057 mi。"),
+        ("5磅等于几千克", "5 lb 等于 2.26796 kg。"),
+        ("how many ft2 in 5 m2", "5 m² is 53.8196 ft²."),
+    ],
+)
+def test_an_amount_of_a_unit_is_read(said: str, told: str) -> None:
+    assert TOOLS["convert_units"](said) == told
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "5 feet 3 inches in cm",
+        "5 feet 10 in cm",
+        "20-30 miles in km",
+        "1/2 mile in km",
+        "½ mile in km",
+        "a mile and a half in km",
+        "a few miles in km",
+        "a quarter mile in km",
+        "40 degrees celsius below zero in fahrenheit",
+        "1.000.000 m in km",
+        "1e6 m in km",
+        "1,5 miles in km",
+        "9" * 400 + " miles in km",
+    ],
+)
+def test_an_amount_that_is_not_read_is_refused_and_not_guessed(said: str) -> None:
+    told = f"I cannot read the amount in {said[:60]!r}. Write one number in figures, such as 1,500 or 2.5."
+    assert TOOLS["convert_units"](said) == told
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "三米五是多少英尺",
+        "两英里半是多少公里",
+        "一个半英里是多少公里",
+        "三分之一英里是多少公里",
+        "零下摄氏40度是多少华氏度",
+        "十几英里是多少公里",
+        "十多公里是多少英里",
+        "300多公里是多少英里",
+        "两三公里是多少英里",
+        "半万公里是多少英里",
+        "3万5公里是多少英里",
+        "英里一百是多少公里",
+        "亿" * 50 + "公里是多少英里",
+    ],
+)
+def test_an_amount_in_chinese_that_is_not_read_is_refused_in_chinese(said: str) -> None:
+    told = f"我看不懂“{said[:60]}”里的数。请用数字写一个数，例如1500或2.5。"
+    assert TOOLS["convert_units"](said) == told
+
+
+def test_so_is_an_amount_of_money() -> None:
+    for said in ("十几美元是多少人民币", "三块五是多少美元", "3万5日元是多少美元"):
+        assert TOOLS["convert_currency"](said) == MEASURES.UNREAD_CHINESE.format(said)
+    for said in ("a few dollars in yen", "hundreds of dollars in yen", "1,500k dollars in yen"):
+        assert TOOLS["convert_currency"](said) == MEASURES.UNREAD.format(said)
