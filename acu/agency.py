@@ -131,13 +131,16 @@ class AgencyRoom:
 
     async def _resume(self, service: Service) -> None:
         """Take up the open runs; tries until it can."""
+        told = ""
         while self._folder.is_dir():
             try:
                 count = await service.agents.resume()
             except Draining:
                 return
             except AgentFlowError as error:
-                _log.warning("runs that are open cannot be taken up yet", extra={"why": str(error)})
+                if str(error) != told:  # once for each reason
+                    told = str(error)
+                    _log.warning("runs that are open cannot be taken up yet", extra={"why": told})
                 await asyncio.sleep(RETRY_S)
             else:
                 if count:

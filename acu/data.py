@@ -2,8 +2,8 @@
 
 They are opened at the start if the folder of data exists, else when somebody first asks for the library: a daemon that nobody
 gives anything to keep takes no memory for it. Opening takes place in threads and tasks, beside everything else. One that
-fails (the folder is in use, damaged, on a full disk, or for a defect) is logged, told to whoever asks, and tried again for the
-next who asks, after a pause. Whatever it fails with, the daemon goes on: chat needs no data.
+fails (another daemon has begun the folder meanwhile, it is damaged, the disk is full, or for a defect) is logged, told to whoever
+asks, and tried again for the next who asks, after a pause. Whatever it fails with, the daemon goes on: chat needs no data.
 
 End: the library's tasks are cancelled, then library, extractor and data plane are closed, in this order.
 """
@@ -25,7 +25,7 @@ from acu.errors import ModelError
 from acu.models import locate
 from agentflow.errors import AgentFlowError, Refused
 from agentflow.library.refusals import DataUnavailable
-from dataplane.errors import DataPlaneError
+from dataplane.errors import DataPlaneError, Locked
 
 if TYPE_CHECKING:
     from agentflow.library.embedder import Embedder
@@ -104,7 +104,7 @@ class Data:
             if self._embedder is not None:
                 await self._open_library(self._embedder)
         except (DataPlaneError, AgentFlowError, OSError, ImportError) as error:
-            self._fail(str(error), error)
+            self._fail(_why(error), error)
             self._opening = None
         except Exception as error:  # noqa: BLE001 - a defect there must not end the daemon
             self._fail(f"opening it failed, and the daemon's log has the traceback: {error!r}", error)
@@ -135,7 +135,7 @@ class Data:
         try:
             return await self._open_plane()
         except DataPlaneError as error:
-            raise DataUnavailable(f"The data plane is not available: {error}", retry_after_s=RETRY_S) from error
+            raise DataUnavailable(f"The data plane is not available: {_why(error)}", retry_after_s=RETRY_S) from error
 
     async def _open_library(self, embedder: str) -> None:
         assert self.plane is not None
@@ -211,6 +211,10 @@ class Data:
             return {"state": state, "folder": str(self._folder), "why": self.failure}
         plane = msgspec.to_builtins(self.plane.status())
         return {"state": "open", "folder": str(self._folder), "why": self.failure, "plane": plane}
+
+
+def _why(error: BaseException) -> str:
+    return f"{error} Or choose another data_plane.path." if isinstance(error, Locked) else str(error)
 
 
 def _library_parts() -> tuple[type[Embedder], type[Extractor], type[Library]]:

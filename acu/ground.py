@@ -29,6 +29,8 @@ from acu.hardware import Report, probe_machine
 from acu.models import in_use
 from acu.refusals import Refusals
 from acu.served import Plan, plan_models
+from acu.sockets import process_name
+from dataplane.truth.inuse import user_of
 
 if TYPE_CHECKING:
     from acu.http.auth import Keys
@@ -58,6 +60,8 @@ def survey(loaded: LoadedConfig, environ: MutableMapping[str, str]) -> Ground:
     report = probe_machine()
     refusals = Refusals()
     plans, tls = _look(loaded.config, report, refusals)
+    with refusals.noted():
+        check_data_unused(loaded.config.data_plane.path)
     refusals.tell()
     return Ground(loaded=loaded, handover=handover, report=report, plans=plans, tls=tls, environ=dict(environ))
 
@@ -185,10 +189,7 @@ def check_audit_log(path: str | None) -> None:
 
 
 def check_data_folder(path: str) -> None:
-    """Whether the data plane can be made or opened there, as far as looking tells. Raises StartRefused.
-
-    That another process has it open is told when it is opened, which may be much later.
-    """
+    """Whether the data plane can be made or opened there, as far as looking tells. Raises StartRefused."""
     place = Path(path)
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -196,6 +197,17 @@ def check_data_folder(path: str) -> None:
         raise StartRefused(f"data_plane.path: {path} cannot be a folder, since {place} is none; choose another path")
     if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
         raise StartRefused(f"data_plane.path: {place} cannot be written; choose another path, or change its rights")
+
+
+def check_data_unused(path: str) -> None:
+    """Whether no living process has the data plane there open. Raises StartRefused.
+
+    Where there is none yet, who makes one first has it, and others are told when they would open it.
+    """
+    if (pid := user_of(Path(path))) is None:
+        return
+    who = process_name(pid) if pid else "another process"
+    raise StartRefused(f"data_plane.path: {path} is in use by {who}; stop it, or choose another path")
 
 
 def open_audit_log(path: str | None) -> AuditLog | None:

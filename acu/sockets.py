@@ -124,8 +124,15 @@ def who_listens(port: int) -> str:
         for connection in psutil.net_connections("tcp"):
             listens = connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
             if listens and connection.pid:
-                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+                return process_name(connection.pid)
     return "another process"
+
+
+def process_name(pid: int) -> str:
+    """A process as a message names it."""
+    with contextlib.suppress(OSError):
+        return f"{Path(f'/proc/{pid}/comm').read_text().strip()} (pid {pid})"
+    return f"another process (pid {pid})"
 
 
 def bind_unix(path: Path, mode: int) -> Listener:

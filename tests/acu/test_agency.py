@@ -16,6 +16,7 @@ from acu.agency import AgencyRoom, Later, check_tools
 from acu.config import AcuConfig, load
 from acu.errors import StartRefused
 from acu.refusals import Refusals
+from agentflow.library.refusals import DataUnavailable
 
 if TYPE_CHECKING:
     from agentflow.service import Service
@@ -97,6 +98,31 @@ async def test_the_tools_of_memory_and_of_files_are_there_for_agents_that_name_t
         assert room.agency.memory.recall("plain") is None
     finally:
         await room.close()
+
+
+async def test_why_open_runs_cannot_be_taken_up_is_told_once_for_each_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing:
+        def __init__(self) -> None:
+            self.reasons = ["in use", "in use", "in use", "damaged"]
+            self.done = asyncio.Event()
+
+        async def resume(self) -> int:
+            if self.reasons:
+                raise DataUnavailable(self.reasons.pop(0), retry_after_s=5.0)
+            self.done.set()
+            return 0
+
+    monkeypatch.setattr("acu.agency.RETRY_S", 0.0)
+    (tmp_path / "data").mkdir()
+    room = await AgencyRoom.open(configured(tmp_path), ENVIRON, Later())
+    runs = Refusing()
+    async with asyncio.TaskGroup() as tasks, asyncio.timeout(60):
+        room.start(tasks, cast("Service", SimpleNamespace(agents=runs)))
+        await runs.done.wait()
+        await room.close()
+    assert [vars(record)["why"] for record in caplog.records if record.name == "acu.agency"] == ["in use", "damaged"]
 
 
 async def test_without_agents_nothing_is_made(tmp_path: Path) -> None:

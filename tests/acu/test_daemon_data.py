@@ -13,7 +13,8 @@ import pytest
 import yaml
 from openai import OpenAI
 
-from tests.acu.running import DaemonFactory, RunningDaemon, until
+from acu.ground import check_data_unused
+from tests.acu.running import DaemonFactory, RunningDaemon, acu, until
 
 MARKDOWN = b"""# Opening hours
 
@@ -135,13 +136,39 @@ def test_a_second_key_sees_nothing_of_the_first(daemon: DaemonFactory, client: C
     assert found(ours, store, "library card", max_num_results=1) == ["library.md"]
 
 
-def test_two_daemons_on_one_folder_of_data_are_told_so(daemon: DaemonFactory, client: Clients) -> None:
+def test_a_second_daemon_on_a_folder_of_data_is_refused(daemon: DaemonFactory, client: Clients, tmp_path: Path) -> None:
     first = daemon()
     client(first).vector_stores.create(name="one")
-    second = daemon()
-    until(lambda: second.status()["daemon"]["data"]["state"] == "failed", "the second cannot open it")
+    folder = first.status()["daemon"]["data"]["folder"]
+    network = {"bind_addr": "127.0.0.1:0", "unix_socket": str(tmp_path / "second.sock")}
+    models = {"large": {"model": "any", "engine": "scripted"}}
+    second = tmp_path / "second.yaml"
+    second.write_text(yaml.safe_dump({"network": network, "models": models, "data_plane": {"path": folder}}))
+    done = acu("serve", "-c", str(second), environ=first.environ)
+    who = Path(f"/proc/{first.pid}/comm").read_text().strip()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"acu: data_plane.path: {folder} is in use by {who} (pid {first.pid}); stop it, or choose another path\n"
+    )
+    assert not (tmp_path / "second.sock").exists()
+    assert acu("config", "check", str(second), environ=first.environ).returncode == 0, "it is right, beside this"
+    assert [store.name for store in client(first).vector_stores.list()] == ["one"]
+    first.signal(signal.SIGKILL)
+    first.process.wait()
+    first.checked = True
+    check_data_unused(folder)
+
+
+def test_of_two_daemons_that_begin_a_folder_of_data_the_second_is_told_so(
+    daemon: DaemonFactory, client: Clients
+) -> None:
+    first, second = daemon(), daemon()
+    client(first).vector_stores.create(name="one")
     with pytest.raises(openai.InternalServerError) as refused:
         client(second).vector_stores.list()
+    assert second.status()["daemon"]["data"]["state"] == "failed"
     assert refused.value.status_code == 503
-    assert "open in another process" in str(refused.value)
+    assert "open in another process: stop the daemon that uses it. Or choose another data_plane.path." in str(
+        refused.value
+    )
     assert client(second).models.list().data, "everything else goes on"
