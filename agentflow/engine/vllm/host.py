@@ -205,6 +205,8 @@ def _sentence(error: Exception) -> str:
     found = re.search(r"(?:Value|Assertion) error, (.+?)(?: \[type=|\n|$)", text)
     if found:
         return found[1].rstrip(".")
+    if refused := re.search(r"^\d+ validation errors? for \w+\n(\S+)\n\s+(.+?)(?: \[type=|\n|$)", text):
+        return f"engine_args: {refused[1]}: {refused[2]}".rstrip(".")
     kind = type(error).__name__
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line.rstrip(".") if line and kind in ("ValueError", "RuntimeError") else f"{kind}: {line}".rstrip(": .")

@@ -252,9 +252,17 @@ def lives(pid: int) -> bool:
         return False
 
 
-async def test_a_start_with_unknown_arguments_names_them(chat_model: Path) -> None:
-    engine = VllmEngine(chat_model, ModelConfig(model="m", engine_args={"no_such_thing": 1}), this_machine, 10)
-    with pytest.raises(EngineStartFailed, match="no_such_thing"):
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ({"no_such_thing": 1}, "engine_args holds what AsyncEngineArgs does not know: .*no_such_thing"),
+        ({"tensor_parallel_size": 0}, "engine_args: tensor_parallel_size: Input should be greater than or equal to 1$"),
+        ({"max_num_seqs": 0}, "engine_args: max_num_seqs: Input should be greater than or equal to 1$"),
+    ],
+)
+async def test_a_start_with_wrong_arguments_names_them(chat_model: Path, args: dict[str, Any], told: str) -> None:
+    engine = VllmEngine(chat_model, ModelConfig(model="m", engine_args=args), this_machine, 10)
+    with pytest.raises(EngineStartFailed, match=told):
         await engine.start(lambda _: None)
     await engine.stop(5)
 
