@@ -312,14 +312,18 @@ class Service:
     def _find(self, name: str, role: str) -> Model:
         model = self._names.get(name)
         if model is None:
-            agents = {} if self._agents is None else self._agents.agents
-            near = [AGENT_PREFIX + name] if name in agents else difflib.get_close_matches(name, self._names, n=1)
+            agents = () if self._agents is None or role == "embed" else sorted(self._agents.agents)
+            agent_names = [AGENT_PREFIX + agent for agent in agents]
+            near = difflib.get_close_matches(name, [*self._names, *agent_names], n=1)
+            near = [AGENT_PREFIX + name] if name in agents else near
             hint = f' Did you mean "{near[0]}"?' if near else ""
-            served = ", ".join(
+            served = [
                 served.name + (f" (also {', '.join(served.aliases)})" if served.aliases else "")
                 for served in sorted((model.served for model in self._models), key=lambda served: served.name)
+            ]
+            raise UnknownModel(
+                f"The model {name!r} is not served here.{hint} Served: {', '.join([*served, *agent_names])}."
             )
-            raise UnknownModel(f"The model {name!r} is not served here.{hint} Served: {served}.")
         if model.served.role != role:
             does = "makes embeddings" if model.served.role == "embed" else "generates text"
             raise InvalidRequest(f"The model {name!r} {does}; it cannot serve this endpoint.", param="model")

@@ -182,6 +182,22 @@ async def test_agents_are_listed_with_the_models(web: httpx2.AsyncClient) -> Non
     assert (await web.get("/v1/models/agent/nobody")).status_code == 404
 
 
+async def test_an_unknown_model_is_told_the_agents_too_where_they_could_answer(web: httpx2.AsyncClient) -> None:
+    def told(answer: httpx2.Response) -> str:
+        assert answer.status_code == 404
+        return str(answer.json()["error"]["message"])
+
+    messages = [{"role": "user", "content": "hi"}]
+    far = told(await web.post("/v1/chat/completions", json={"model": "gpt-4o", "messages": messages}))
+    assert far.startswith("The model 'gpt-4o' is not served here. Served: scripted (also large), ")
+    assert ", agent/desk, " in far
+    assert far.endswith(", agent/other.")
+    near = told(await web.post("/v1/chat/completions", json={"model": "agents/desk", "messages": messages}))
+    assert 'Did you mean "agent/desk"?' in near
+    embed = told(await web.post("/v1/embeddings", json={"model": "agents/desk", "input": "hi"}))
+    assert "agent/desk" not in embed
+
+
 async def test_a_run_is_cancelled_once_however_often_it_is_asked(desk: Desk, web: httpx2.AsyncClient) -> None:
     run_id = await desk.begin("wait")
     await desk.waiting()
