@@ -42,6 +42,7 @@ from acu.http.wire.decode_cost import check_cost
 from agentflow.service import Service
 
 CLIENT_GONE = 499
+LONGEST_SHOWN = 128  # characters of an unknown path
 
 
 class Face:
@@ -119,13 +120,22 @@ class Face:
         request = exchange.request
         methods, exchange.path_arguments = self._table.find(request.path)
         if not methods:
-            raise HttpError(404, f"Unknown path: {request.path[:128]}", code="unknown_path")
+            near = self._near(request.path)
+            hint = f". Did you mean {near}?" if near else ""
+            raise HttpError(404, f"Unknown path: {request.path[:LONGEST_SHOWN]}{hint}", code="unknown_path")
         method = "GET" if request.method == "HEAD" else request.method
         route = methods.get(method)
         if route is None:
             return self._no_such_method(exchange, methods)
         exchange.route = route.path
         return route
+
+    def _near(self, path: str) -> str | None:
+        """The path that was meant by one with `/v1` left out, or written twice, as by a client with another base URL."""
+        for meant in (f"/v1{path}", path.removeprefix("/v1")):
+            if len(path) <= LONGEST_SHOWN and self._table.find(meant)[0]:
+                return meant
+        return None
 
     def _no_such_method(self, exchange: Exchange, methods: dict[str, Route]) -> web.Response:
         request = exchange.request
