@@ -135,8 +135,21 @@ def command_named(words: Sequence[str]) -> str | None:
     return None
 
 
+class Parser(argparse.ArgumentParser):
+    """One that names the nearest of the choices where there is none as it was written."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            import difflib  # only on the way to an error message
+
+            choices = [str(choice) for choice in action.choices]
+            near = difflib.get_close_matches(str(value), choices, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r} ({hint}choose from {', '.join(choices)})")
+
+
 def _parser() -> tuple[argparse.ArgumentParser, Any]:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="acu",
         description="ACU: an appliance daemon for AI agents. One process, one GPU (or none),\n"
         "an OpenAI API on a unix socket and on localhost.",

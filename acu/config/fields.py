@@ -15,6 +15,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 LONGEST_VALUE = 60  # characters of an offending value that a message repeats
+OTHER_NAMES = {
+    **dict.fromkeys(("port", "host", "address", "listen"), ("bind_addr", " (ADDRESS:PORT)")),
+    **dict.fromkeys(("socket", "sock", "socket_path"), ("unix_socket", "")),
+    **dict.fromkeys(("keys", "api_key", "api_keys"), ("api_keys_file", "")),
+}
+"""What fields are often called elsewhere: the field, and the form of its value."""
 
 
 class Problem(Struct, frozen=True):
@@ -25,7 +31,8 @@ class Problem(Struct, frozen=True):
 
     def text(self, origins: dict[str, str]) -> str:
         """One line, with the file's line or the variable that the value came from."""
-        origin = origins.get(self.path)
+        below = (of for known, of in origins.items() if known.startswith(f"{self.path}."))  # a variable has no section
+        origin = origins.get(self.path) or next(below, None)
         return f"{self.path}: {self.message}" + (f" ({origin})" if origin and origin != self.path else "")
 
 
@@ -48,8 +55,20 @@ def check(value: Any, kind: Any, path: str = "") -> list[Problem]:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError:
-        return [Problem(path, f"{shown(value)}: expected {type_text(kind)}")]
+        listed = as_list(value, kind)
+        return [Problem(path, f"{shown(value)}: expected {f'a list; write {listed}' if listed else type_text(kind)}")]
     return []
+
+
+def as_list(value: Any, kind: Any) -> str | None:
+    """How a text would be written where a list with it is meant; None if it is not that."""
+    if not isinstance(value, str):
+        return None
+    try:
+        msgspec.convert([value], kind)
+    except msgspec.ValidationError:
+        return None
+    return f"[{value}]" if value.replace("_", "").isalnum() else f"[{msgspec.json.encode(value).decode()}]"
 
 
 def check_struct(value: Any, kind: type[Struct], path: str) -> list[Problem]:
@@ -120,6 +139,9 @@ def nearest(key: str, known: dict[str, Any]) -> str:
     """The hint that names the known key most like `key`, or lists them all."""
     import difflib  # only on the way to an error message
 
+    other, form = OTHER_NAMES.get(key.lower(), ("", ""))
+    if other in known:
+        return f"; did you mean {other}{form}?"
     close = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
 

@@ -54,6 +54,23 @@ def test_a_word_too_many_shows_the_usage_of_the_command(clean_environ: dict[str,
     assert "acu chat: error: unrecognized arguments: hello" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (("run", "list"), "'run' (did you mean runs? choose from serve, chat, "),
+        (("runs", "ls"), "'ls' (did you mean list? choose from "),
+        (("serve", "--log-level", "warn"), "'warn' (did you mean warning? choose from debug, info, warning, error)"),
+        (("frobnicate",), "'frobnicate' (choose from serve, chat, "),
+    ],
+)
+def test_a_word_that_is_none_is_told_the_nearest(
+    words: tuple[str, ...], near: str, clean_environ: dict[str, str]
+) -> None:
+    done = acu(*words, environ=clean_environ)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"invalid choice: {near}" in done.stderr
+
+
 def test_help_is_a_command_as_well(clean_environ: dict[str, str]) -> None:
     for words, usage in ((("help",), "usage: acu [-h]"), (("help", "serve"), "usage: acu serve ")):
         done = acu(*words, environ=clean_environ)

@@ -106,6 +106,40 @@ def test_unknown_variables_are_refused_by_name_and_the_exempt_ones_are_not(tmp_p
     load({"HOME": str(tmp_path), "ACU_TEST_X": "1", "ACU_DAEMON_PID": "1", "ACU_CONFIG": "", "ACU_API_KEY": "k"})
 
 
+def test_an_unknown_section_of_a_variable_names_the_variable(tmp_path: Path) -> None:
+    assert problems(tmp_path, "", ACU_NETWRK__X="1") == ("netwrk: unknown key; did you mean network? (ACU_NETWRK__X)",)
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("port", "bind_addr (ADDRESS:PORT)"),
+        ("host", "bind_addr (ADDRESS:PORT)"),
+        ("socket", "unix_socket"),
+        ("api_keys", "api_keys_file"),
+    ],
+)
+def test_a_key_that_is_called_otherwise_elsewhere_names_ours(tmp_path: Path, key: str, meant: str) -> None:
+    (problem,) = problems(tmp_path, f"network: {{{key}: 8331}}")
+    assert problem == f"network.{key}: unknown key; did you mean {meant}? ({tmp_path / 'acu.yaml'}:1)"
+    (elsewhere,) = problems(tmp_path, f"telemetry: {{{key}: 8331}}")
+    assert meant not in elsewhere
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("service_owner", "'service_owner': expected a list; write [service_owner]"),
+        ('"calc*"', "'calc*': expected a list; write [\"calc*\"]"),
+        ("no tool", "'no tool': expected list of text of the form ^[a-zA-Z0-9_.*-]{1,128}$"),
+        ("3", "3: expected list of text of the form ^[a-zA-Z0-9_.*-]{1,128}$"),
+    ],
+)
+def test_a_text_in_the_place_of_a_list_is_told_how_to_write_it(tmp_path: Path, value: str, told: str) -> None:
+    (problem,) = problems(tmp_path, f"agents: {{desk: {{tools: {value}}}}}")
+    assert problem == f"agents.desk.tools: {told} ({tmp_path / 'acu.yaml'}:1)"
+
+
 def test_the_file_is_the_named_one_then_the_variable_then_the_users_own(tmp_path: Path) -> None:
     own = tmp_path / ".config" / "acu" / "acu.yaml"
     own.parent.mkdir(parents=True)
