@@ -33,3 +33,11 @@ async def test_a_run_begins_with_its_tools_of_one_moment_though_a_server_s_come_
         assert ([tool.name for tool in began.tools], began.asking) == (["pay"], ("pay",))
         assert found.planner._holds == {"pay": 60.0}
         assert [spec.name for spec in toolbox.specs()] == ["look"]
+
+
+async def test_a_run_that_is_taken_up_again_marks_results_as_old_as_before(tmp_path: Path) -> None:
+    async with benched(tmp_path, {"go": "hello"}, [BodyTool("look", nothing, fresh_for_s=60.0)]) as it:
+        beginnings = it.service.agents._beginnings
+        found = await beginnings.of(request("go"), Asked(new_run_id()))
+        again = await beginnings.again(found.began, "default")
+        assert again.planner._holds == found.planner._holds == {"look": 60.0}

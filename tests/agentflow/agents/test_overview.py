@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 
 from agentflow.agents.account import RunSummary
 from agentflow.agents.archive import Archive, RunRecord
-from agentflow.agents.overview import ACCOUNTED_INLINE, PAGE, Overview, Wanted
+from agentflow.agents.overview import ACCOUNTED_INLINE, PAGE, Overview, Wanted, _summary
 from agentflow.agents.record import Began, Ended, Event, Paused, Said, StepBegan
 from agentflow.agents.refusals import RunConflict
 from agentflow.library.refusals import NotStored
@@ -193,7 +194,7 @@ async def test_a_run_that_is_not_taken_up_yet_after_a_start_is_listed_as_its_log
         await it.service.agents.cancel("default", before.id)
 
 
-async def test_a_list_of_one_agent_s_runs_reads_no_log_of_another_s(
+async def test_a_list_of_one_agent_s_runs_reads_no_log_of_another_s_and_none_of_one_that_is_over(
     tmp_path: Path, plane: DataPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive, read = Archive(plane.state), []
@@ -212,6 +213,39 @@ async def test_a_list_of_one_agent_s_runs_reads_no_log_of_another_s(
         page, more = await Overview(it.service.agents).page("default", Wanted(limit=5, agent="b"))
         assert ([(run.id, run.status) for run in page], more) == ([("run_2", "paused")], False)
         assert read == ["run_2"]
+        over = await keep(archive, 3, "b")
+        page, _ = await Overview(it.service.agents).page("default", Wanted(limit=5, agent="b"))
+        assert ([run.id for run in page], read) == ([over, "run_2"], ["run_2", "run_2"])
+        assert (await Overview(it.service.agents).page("default", Wanted(limit=1))) == ([page[0]], True)
+        assert sorted(read[2:]) == ["run_1", "run_2"]
+
+
+async def test_a_long_log_of_a_run_that_is_not_taken_up_is_read_outside_of_the_loop(
+    tmp_path: Path, plane: DataPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, inline = Archive(plane.state), {}
+    said = [Said(ids=[number], text="x") for number in range(200)]
+    for run_id, rounds in (("run_1", 0), ("run_2", 3)):
+        journal = await archive.open("default", RunRecord(id=run_id, agent="a", model="m", created_ms=1000))
+        for events in ([BEGAN, StepBegan(step=0, model="m")], *[said] * rounds):
+            await journal.append(events, kept)
+    await archive.open("default", RunRecord(id="run_3", agent="a", model="m", created_ms=1000))  # it has no log yet
+    await keep(archive, 4)
+
+    def summarizing(run_id: str, *args: Any, **more: Any) -> RunSummary:
+        inline[run_id] = threading.current_thread() is threading.main_thread()
+        return _summary(run_id, *args, **more)
+
+    monkeypatch.setattr("agentflow.agents.overview._summary", summarizing)
+    async with benched(tmp_path, {}, [], plane=plane) as it:
+        page, _ = await Overview(it.service.agents).page("default", Wanted(limit=5))
+    assert [(run.id, run.status, run.steps) for run in page] == [
+        ("run_000004", "completed", 0),
+        ("run_1", "open", 1),
+        ("run_2", "open", 1),
+        ("run_3", "open", 0),
+    ]
+    assert inline == {"run_1": True, "run_2": False}
 
 
 async def test_a_run_whose_end_is_not_noted_is_listed_as_over_and_one_whose_log_is_damaged_as_its_record_has_it(
@@ -227,4 +261,6 @@ async def test_a_run_whose_end_is_not_noted_is_listed_as_over_and_one_whose_log_
         assert [
             run.id for run in (await Overview(it.service.agents).page("default", Wanted(limit=5, status="failed")))[0]
         ] == ["run_0"]
+        with pytest.raises(RunConflict, match="is over: failed"):
+            await Overview(it.service.agents).steer("default", "run_0", "pause")
     assert "without its log" not in caplog.text  # its start told that; each list would again

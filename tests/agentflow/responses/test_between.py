@@ -25,11 +25,11 @@ from tests.agentflow.agents.agencies import Body, BodyTool, benched, call
 from tests.agentflow.responses.test_responses import asked, opened
 
 RULES: dict[str, str | Rule] = {
-    "paid Bob": "Both are paid.",
+    "And then": "Both are paid.",
     "Be quick": "Now Bob. " + call("pay", '{"to": "Bob"}'),
     "go": call("pay", '{"to": "Ann"}'),
 }
-REST = ["assistant: Now Bob. ", "paid Bob", "assistant: Both are paid."]
+REST = ["assistant: Now Bob. ", "user: And then?", "paid Bob", "assistant: Both are paid."]
 How = Literal["unstored", "previous", "run", "conversation"]
 
 
@@ -39,7 +39,7 @@ async def pay(arguments: dict[str, Any], _: CallContext) -> str:
 
 def words(call_id: str, *says: str, **settings: Any) -> NewResponse:
     yes = WordItem(id="word_1", request=approval_of(call_id), approve=True)
-    more = [MessageItem(id="msg_2", role="user", texts=(text,)) for text in says]
+    more = [MessageItem(id=f"msg_{text}", role="user", texts=(text,)) for text in says]
     return replace(asked("", "agent/a", **settings), input=(yes, *more))
 
 
@@ -51,10 +51,10 @@ class Asked(NamedTuple):
     conversation: str
     first: ResponseState
 
-    async def goes_on(self, how: How) -> str:
-        """Allow the payment that is asked about, in a response that is told whole; its id."""
+    async def goes_on(self, how: How, *says: str) -> str:
+        """Allow the payment that is asked about, and say something, in a response that is told whole; its id."""
         (waiting,) = self.live.progress.waiting
-        state = await (await self.service.responses.create(words(waiting.id, **self.where(how)))).finish()
+        state = await (await self.service.responses.create(words(waiting.id, *says, **self.where(how)))).finish()
         assert state.status == "completed"
         return state.record.id
 
@@ -119,7 +119,7 @@ async def test_all_that_is_said_between_two_questions_is_in_the_conversation(
         await first_word(it, how)
         if looked:
             await it.told()
-        await it.goes_on("conversation")
+        await it.goes_on("conversation", "And then?")
         await it.service.agents.drain()
         quick = ["user: Be quick.", "paid Ann"]
         if how in (
@@ -128,6 +128,19 @@ async def test_all_that_is_said_between_two_questions_is_in_the_conversation(
         ):  # no input of a response of this conversation: it is where the model read it
             quick.reverse()
         assert await it.told() == ["user: go", *quick, *REST]
+
+
+async def test_each_of_two_conversations_of_a_run_has_all_since_it_was_told_last(tmp_path: Path) -> None:
+    async with asks(tmp_path, RULES) as it:
+        other = (await it.service.responses.conversations.create("default", {}, ())).id
+        (waiting,) = it.live.progress.waiting
+        new = words(waiting.id, "Be quick.", conversation=other, **it.where("previous"))
+        await (await it.service.responses.create(new)).finish()
+        await it.goes_on("conversation", "And then?")
+        await it.service.agents.drain()
+        assert await it.told() == ["user: go", "paid Ann", "user: Be quick.", *REST]
+        items = await it.service.responses.conversations.all_items("default", other)
+        assert told(items) == ["user: Be quick.", "paid Ann", "assistant: Now Bob. "]
 
 
 @pytest.mark.parametrize("how", ["unstored", "run"])

@@ -85,6 +85,16 @@ async def test_a_run_with_which_nobody_else_that_is_stored_goes_on_ends_with_its
         assert (await it.service.responses.retrieve("default", it.first.record.id)).output == it.first.output
 
 
+async def test_a_run_that_waits_ends_with_its_response_though_another_was_about_to_go_on(tmp_path: Path) -> None:
+    async with asks(tmp_path, RULES) as it:
+        second = await first_word(it, "conversation")
+        about_to = ResponseRecord(id="resp_" + "1" * 24, model="m", input=(), run=it.live.id, after=it.live.count)
+        await ResponseStore(it.service.agents.archive).put("default", about_to)
+        await it.service.responses.delete("default", second)
+        assert it.live.over
+        assert (await it.told())[: len(OF_ANN)] == OF_ANN
+
+
 async def test_what_another_response_told_does_not_come_into_a_conversation_by_its_deletion(tmp_path: Path) -> None:
     async with asks(tmp_path, RULES) as it:
         second = await first_word(it, "previous")

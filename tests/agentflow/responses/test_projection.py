@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from agentflow.agents import record
 from agentflow.agents.record import (
     ANY_TOOL,
+    Added,
     ApprovalAsked,
     ApprovalGiven,
     Began,
@@ -317,6 +318,43 @@ def test_a_response_that_is_not_stored_waits_for_the_word() -> None:
         whole.apply(event)
     assert whole.over
     assert whole.state().output == told(asking())[1].output
+
+
+def added(text: str) -> Added:
+    return Added(message=Message("user", text))
+
+
+def test_what_people_say_meanwhile_stands_where_it_was_read_and_in_no_output() -> None:
+    asks = tuple(MessageItem(id=f"msg_{n}", role="user", texts=("Look.",)) for n in range(9))
+    first, step = began()
+    log = [
+        first,
+        added("one"),
+        step,
+        *said("A "),
+        added("two"),
+        added("three"),
+        *said("hat."),
+        stepped(),
+        StepBegan(step=1, model="m"),
+        *said("Red."),
+        stepped(),
+        added("four"),
+        ended(),
+    ]
+    projection = Projection(replace(RECORD, input=asks))
+    for event in log:
+        projection.apply(event)
+    items = projection.items()
+    texts = ["one", "A hat.", "two", "three", "Red.", "four"]
+    assert [item.texts[0] for item in items if isinstance(item, MessageItem)] == texts
+    assert len({item.id for item in items}) == len(items)
+    assert [item for item in items if item in projection.state().output] == list(projection.state().output)
+    assert len(projection.state().output) == 2
+    other = Projection(replace(RECORD, input=asks), 0x4000)
+    for event in log:
+        other.apply(event)
+    assert not {item.id for item in items} & {item.id for item in other.items()}
 
 
 def test_what_a_plain_model_did_not_write_as_a_call_is_text() -> None:

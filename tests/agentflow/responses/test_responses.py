@@ -19,8 +19,8 @@ from agentflow.library.values import PageRequest
 from agentflow.messages import ChatRequest, Tool
 from agentflow.responses.conversations import Conversations
 from agentflow.responses.events import ResponseEvent
-from agentflow.responses.ids import approval_of, run_of
-from agentflow.responses.items import CallItem, MessageItem, ToolItem, WordItem
+from agentflow.responses.ids import run_of
+from agentflow.responses.items import CallItem, MessageItem, ToolItem
 from agentflow.responses.projection import Projection
 from agentflow.responses.records import ResponseRecord, Settings
 from agentflow.responses.store import ResponseStore
@@ -220,89 +220,6 @@ async def test_a_response_that_fails_before_its_first_word_leaves_nothing_behind
     await plane.close()
 
 
-async def test_who_leaves_late_ends_neither_his_response_nor_the_one_that_went_on(tmp_path: Path) -> None:
-    free = asyncio.Event()
-
-    async def pay(_: dict[str, Any], __: CallContext) -> str:
-        await free.wait()
-        return "paid"
-
-    plane, rules = await opened(tmp_path), {"paid": "It is paid.", "go": call("pay")}
-    async with benched(tmp_path, rules, [BodyTool("pay", pay, approval=True)], plane=plane) as it:
-        responses = it.service.responses
-        slow = await responses.create(asked("go", "agent/a"))
-        live = it.service.agents.live("default", slow.run_id)
-        assert live is not None
-        await live.until(lambda: live.progress.waits_for_word)
-        yes = WordItem(id="word_1", request=approval_of(live.progress.calls[0].id), approve=True)
-        new = replace(asked("", "agent/a", previous_response_id=slow.id), input=(yes,))
-        second = await responses.create(new)
-        await slow.aclose()
-        assert slow.state().status == "completed"
-        free.set()
-        assert (await second.finish()).status == "completed"
-        await second.aclose()
-    await plane.close()
-
-
-async def test_who_leaves_late_a_response_that_is_not_stored_does_not_end_the_one_that_went_on(tmp_path: Path) -> None:
-    free = asyncio.Event()
-
-    async def pay(arguments: dict[str, Any], _: CallContext) -> str:
-        if arguments["to"] == "Bob":
-            await free.wait()
-        return f"paid {arguments['to']}"
-
-    rules = {"paid Bob": "Both are paid.", "paid Ann": call("pay", '{"to": "Bob"}'), "go": call("pay", '{"to": "Ann"}')}
-    plane = await opened(tmp_path)
-    async with benched(tmp_path, rules, [BodyTool("pay", pay, approval=True)], plane=plane) as it:
-        responses = it.service.responses
-        asks = await (await responses.create(asked("go", "agent/a"))).finish()
-        live = it.service.agents.live("default", run_of(asks.record.id))
-        assert live is not None
-
-        def says_yes(*, store: bool) -> NewResponse:
-            (waiting,) = live.progress.waiting
-            yes = WordItem(id="word_1", request=approval_of(waiting.id), approve=True)
-            new = replace(asked("", "agent/a", previous_response_id=asks.record.id), input=(yes,))
-            return replace(new, request=replace(new.request, store=store))
-
-        slow = await responses.create(says_yes(store=False))
-        await live.until(lambda: live.progress.step == 1 and live.progress.waits_for_word)
-        last = await responses.create(says_yes(store=True))
-        await slow.aclose()
-        free.set()
-        state = await last.finish()
-        assert state.status == "completed"
-        assert isinstance(state.output[-1], MessageItem)
-        assert state.output[-1].texts == ("Both are paid.",)
-        await last.aclose()
-    await plane.close()
-
-
-async def test_who_leaves_a_response_that_is_not_stored_ends_its_run_while_nobody_else_goes_on_with_it(
-    tmp_path: Path,
-) -> None:
-    async def pay(_: dict[str, Any], __: CallContext) -> str:
-        await asyncio.Event().wait()
-        return "never"
-
-    plane = await opened(tmp_path)
-    async with benched(tmp_path, {"go": call("pay")}, [BodyTool("pay", pay, approval=True)], plane=plane) as it:
-        responses = it.service.responses
-        asks = await (await responses.create(asked("go", "agent/a"))).finish()
-        (request,) = asks.output
-        yes = WordItem(id="word_1", request=request.id, approve=True)
-        new = replace(asked("", "agent/a", previous_response_id=asks.record.id), input=(yes,))
-        stream = await responses.create(replace(new, request=replace(new.request, store=False)))
-        await stream.aclose()
-        assert it.service.agents.live("default", run_of(asks.record.id)) is None
-        run = await (await it.service.agents.archive()).find("default", run_of(asks.record.id))
-        assert run is not None
-        assert run.end == "cancelled"
-    await plane.close()
-
-
 async def test_nobody_is_told_what_a_loss_of_power_would_undo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = asyncio.Event()
 
@@ -375,22 +292,4 @@ async def test_a_record_without_a_log_is_no_response(tmp_path: Path) -> None:
         assert await archive.open_runs() == []
         await it.service.responses.delete("default", record.id)
         assert await plane.state.scan("default", "response") == []
-    await plane.close()
-
-
-async def test_who_leaves_before_the_first_word_leaves_nothing_behind(tmp_path: Path) -> None:
-    plane = await opened(tmp_path)
-    rules: dict[str, str | Rule] = {"wait": Rule(answer="late", ttft_s=60.0)}
-    async with benched(tmp_path, rules, [], plane=plane) as it:
-        conversation = await it.service.responses.conversations.create("default", {}, ())
-        creating = asyncio.create_task(it.service.responses.create(asked("wait", conversation=conversation.id)))
-        async with asyncio.timeout(10):
-            while not it.service.agents.ids("default"):
-                await asyncio.sleep(0.005)
-        creating.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await creating
-        assert await plane.state.scan("default", "response") == []
-        assert await plane.state.scan("default", "conversation_due") == []
-        assert await it.service.responses.conversations.all_items("default", conversation.id) == []
     await plane.close()
