@@ -57,9 +57,9 @@ class MemoryConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             "The default suits all-minilm-l6-v2: with it, of English turns and memories, 21 of 24 that "
             "belong together pass, and 37 of 792 that do not. Models whose cosines are all high (e5) need a "
             "higher one. Not applied where words alone are searched. A turn or memory in Chinese has to share a word "
-            "with the other besides, unless the model is measured to know Chinese, when the first such text is "
-            "remembered: with all-minilm-l6-v2, which does not, 21 of 24 that belong together pass, and 3 of 552 "
-            "others; by the cosine alone all do. null: none."
+            "with the other besides, where the model is measured not to know Chinese, which is once for a memory, when "
+            "the first such text is remembered: with all-minilm-l6-v2, which does not, 21 of 24 that belong together "
+            "pass, and 3 of 552 others; by the cosine alone all do. null: none."
         ),
     ] = 0.2
     remember: Annotated[

@@ -32,7 +32,7 @@ from agentflow.memory.places import MemoryStale, Place, Places, is_of
 from agentflow.memory.recollection import Memory
 from agentflow.memory.renewal import Renewal
 from agentflow.memory.rows import Entry, entry_of, memory_of, name_of, named_id, row_of
-from agentflow.memory.scripts import may_be_told
+from agentflow.memory.scripts import is_chinese, may_be_told
 from agentflow.memory.vectors import QUERY_CHARS, Embed, Identity, Vectors
 from dataplane import CollectionSpec, Row, SearchQuery, parse_filter
 from dataplane.errors import AlreadyExists, DataPlaneError, DimensionMismatch, NotFound
@@ -62,8 +62,8 @@ class Findings(Struct, frozen=True, kw_only=True):
 class Wanted(NamedTuple):
     """What is looked for: at most `most` memories. `said`: fingerprints of turns that are not to be found.
 
-    `floor`: the least cosine of a memory's vector and the query's; where the embedding model does not know the script of one of
-    them (scripts.py), they have a word in common besides. None: of any. A search by words alone knows no such thing.
+    `floor`: the least cosine of a memory's vector and the query's; where one of them is Chinese and the embedding model
+    does not know it (scripts.py), they have a word in common besides. None: of any. A search by words alone knows no such thing.
     """
 
     text: str
@@ -109,7 +109,8 @@ class Memories:
         vectors = await self._vectors.passages(tenant, [entry.text for entry in lasting])
         plane, spec = await self._opened(), CollectionSpec(dimensions=int(vectors.shape[1]))
         place = await self._place(plane, (tenant, name), embedder, spec)
-        await self._vectors.measure(tenant, embedder, [entry.text for entry in lasting])
+        if place.knows_chinese is None and any(is_chinese(entry.text) for entry in lasting):
+            await self._measure(Places(plane.state), (tenant, name), place, embedder)
         with translated():
             try:
                 await self._upsert(plane, (tenant, place.collection), spec, partial(_rows, lasting, vectors))
@@ -135,7 +136,7 @@ class Memories:
                     at = _At(tenant, name, place.collection)
                     try:
                         query = _query(wanted, vector, ends_at)
-                        return await _found(plane, at, query, wanted, why, knows_cjk=self._vectors.knows_cjk(embedder))
+                        return await _found(plane, at, query, wanted, why, reads=self._reads_chinese(place, embedder))
                     except DimensionMismatch:
                         assert embedder is not None
                         vector, why = None, str(self._stale(tenant, name, place, embedder))
@@ -208,9 +209,21 @@ class Memories:
         there = plane.collections(memory[0]).get(place.collection)
         if there is not None and not (place.fits(embedder) and there.dimensions == spec.dimensions):
             raise self._stale(*memory, place, embedder)
-        place = Place(collection=place.collection, embedder=embedder)
+        known = place.knows_chinese if place.fits(embedder) else None
+        place = Place(collection=place.collection, embedder=embedder, knows_chinese=known)
         await places.put(*memory, place)
         return place
+
+    async def _measure(self, places: Places, memory: tuple[str, str], place: Place, embedder: EmbedderId) -> None:
+        """Have a place say whether its model knows Chinese."""
+        known = await self._vectors.measured(memory[0], embedder)
+        if await places.of(*memory) == place:  # and was not renewed meanwhile
+            await places.put(*memory, replace(place, knows_chinese=known))
+
+    def _reads_chinese(self, place: Place, embedder: EmbedderId | None) -> bool:
+        """Whether a cosine alone speaks for a Chinese text; so it is taken to do until it was measured."""
+        known = place.knows_chinese
+        return (self._vectors.knows_chinese(embedder) if known is None else known) is not False
 
     async def _upsert(
         self, plane: DataPlane, at: tuple[str, str], spec: CollectionSpec, rows: Callable[[], Sequence[Row]]
@@ -264,17 +277,13 @@ def _query(wanted: Wanted, vector: Any, ends_at: float) -> SearchQuery:
     )
 
 
-async def _found(
-    plane: DataPlane, at: _At, query: SearchQuery, wanted: Wanted, why: str, *, knows_cjk: bool
-) -> Findings:
-    """What a query finds. `why` there is no vector."""
+async def _found(plane: DataPlane, at: _At, query: SearchQuery, wanted: Wanted, why: str, *, reads: bool) -> Findings:
+    """What a query finds. `why` there is no vector. `reads`: whether the embedding model knows Chinese."""
     found = await plane.search(at.tenant, at.collection, query)
     hits, why = found.hits, f"searched by words alone: {why}" if why else ""
     if wanted.floor is not None and query.vector is not None:
         near = await _near(plane, at, query.vector, wanted.floor, hits)
-        hits = tuple(
-            hit for hit in hits if hit.id in near and (knows_cjk or may_be_told(wanted.text, memory_of(hit).text))
-        )
+        hits = tuple(hit for hit in hits if hit.id in near and (reads or may_be_told(wanted.text, memory_of(hit).text)))
     far = len(found.hits) - len(hits)
     memories = await _current(NamedNotes(plane.state), at, hits[: wanted.most])
     if not found.complete:

@@ -39,10 +39,14 @@ class MemoryStale(DataUnavailable):
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """Where a memory lies. `embedder` None: it is not known whose vectors they are."""
+    """Where a memory lies. `embedder` None: it is not known whose vectors they are.
+
+    `knows_chinese`: whether that model knows Chinese (scripts.py); None: not measured, as there was no such text.
+    """
 
     collection: str
     embedder: EmbedderId | None = None
+    knows_chinese: bool | None = None
 
     def fits(self, embedder: EmbedderId) -> bool:
         """Whether the vectors are of this model, for all that is known."""

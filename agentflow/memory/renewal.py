@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from agentflow.library.embedderid import EmbedderId
 from agentflow.library.planeerrors import translated
 from agentflow.memory.places import Place, Places, is_of, renewed_name
+from agentflow.memory.scripts import is_chinese
 from agentflow.memory.vectors import Vectors
 from dataplane import CollectionSpec, Row, StoredRow
 from dataplane.errors import AlreadyExists, NotFound
@@ -64,10 +65,11 @@ class Renewal:
         with translated():
             ids = await plane.ids(tenant, place.collection, after=way.reached, limit=PART)
             if ids:
-                await self._copy(plane, tenant, (place.collection, target), ids)
+                await self._copy(plane, tenant, (place.collection, target), ids, embedder)
                 self._ways[tenant, name] = way._replace(reached=ids[-1])
                 return False
-        await places.put(tenant, name, Place(collection=target, embedder=embedder))
+        known = self._vectors.knows_chinese(embedder)
+        await places.put(tenant, name, Place(collection=target, embedder=embedder, knows_chinese=known))
         with translated():
             for old in plane.collections(tenant):
                 if is_of(old, name) and old != target:
@@ -75,11 +77,16 @@ class Renewal:
                         await plane.drop_collection(tenant, old)
         return True
 
-    async def _copy(self, plane: DataPlane, tenant: str, way: tuple[str, str], ids: Sequence[str]) -> None:
-        """Rows with new vectors, from one collection into another, unless they are there."""
+    async def _copy(
+        self, plane: DataPlane, tenant: str, way: tuple[str, str], ids: Sequence[str], embedder: EmbedderId
+    ) -> None:
+        """Rows with new vectors, from one collection into another, unless they are there; measure the model for Chinese ones."""
         source, target = way
         have = await _ids_in(plane, tenant, target, ids)
-        rows = [row for row in await plane.get(tenant, source, ids) if row is not None and row.id not in have]
+        there = [row for row in await plane.get(tenant, source, ids) if row is not None]
+        if any(is_chinese(row.text or "") for row in there):
+            await self._vectors.measured(tenant, embedder)
+        rows = [row for row in there if row.id not in have]
         if rows:
             vectors = await self._vectors.passages(tenant, [row.text or "" for row in rows])
             with contextlib.suppress(AlreadyExists):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from agentflow.errors import AgentFlowError, ContextLengthExceeded
 from agentflow.library.embedderid import EmbedderId
-from agentflow.memory.scripts import PROBES, is_cjk, knows
+from agentflow.memory.scripts import PROBES, knows
 
 Embed = Callable[[str, Sequence[str], bool], Awaitable[Any]]
 """Vectors of texts, for a tenant: float32 (texts, width). True: nobody waits for them, and they are to be found; else queries."""
@@ -25,17 +25,20 @@ class Vectors:
     def __init__(self, embed: Embed, identity: Identity) -> None:
         self._embed = embed
         self.embedder = identity
-        self._knows_cjk: dict[EmbedderId, bool] = {}
+        self._measuring = asyncio.Lock()
+        self._knows_chinese: dict[EmbedderId, bool] = {}
 
-    async def measure(self, tenant: str, embedder: EmbedderId, texts: Sequence[str]) -> None:
-        """Find out whether the model knows Chinese, when the first such text is written."""
-        if embedder not in self._knows_cjk and any(map(is_cjk, texts)):
-            said = [text for pair in PROBES for text in pair]
-            self._knows_cjk[embedder] = knows(await self._embed(tenant, said, True))
+    async def measured(self, tenant: str, embedder: EmbedderId) -> bool:
+        """Whether the model knows Chinese (scripts.py), which is measured once."""
+        async with self._measuring:
+            if embedder not in self._knows_chinese:
+                said = [text for pair in PROBES for text in pair]
+                self._knows_chinese[embedder] = knows(await self._embed(tenant, said, True))
+        return self._knows_chinese[embedder]
 
-    def knows_cjk(self, embedder: EmbedderId | None) -> bool:
-        """Whether the model knows Chinese; False where nobody has measured."""
-        return embedder is not None and self._knows_cjk.get(embedder, False)
+    def knows_chinese(self, embedder: EmbedderId | None) -> bool | None:
+        """What was measured; None where nobody has."""
+        return None if embedder is None else self._knows_chinese.get(embedder)
 
     async def passages(self, tenant: str, texts: list[str]) -> Any:
         """Of texts that are to be found. Of one that the model does not take, that of its beginning."""

@@ -3,6 +3,7 @@
 # ruff: noqa: RUF001 - Chinese has its own punctuation
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentflow.memory.memories import Wanted
+from agentflow.library.embedderid import EmbedderId
+from agentflow.memory.memories import Memories, Wanted
+from agentflow.memory.places import Places
 from agentflow.memory.rows import Entry
-from agentflow.memory.scripts import PROBES, knows, may_be_told
+from agentflow.memory.scripts import KNOWN, PROBES, is_chinese, knows, may_be_told
 from dataplane.store import opened
 from tests.agentflow.memory.chinese import PAIRS
 from tests.agentflow.memory.rooms import PATIENCE_S, config
@@ -35,7 +38,8 @@ class Chinese(Words):
         vectors[:, 0] = 1.0
         for row, text in enumerate(texts):
             pair = next((number for number, said in enumerate((*PROBES, *PAIRS), 1) if text in said), 0)
-            vectors[row, pair] = 2.0 if self.reads else 0.0
+            if pair and self.reads:
+                vectors[row, pair] = 2.0
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
@@ -48,6 +52,36 @@ def test_a_model_is_known_by_how_often_a_question_is_nearest_to_its_note() -> No
     assert not knows(np.zeros_like(vectors))
 
 
+def test_three_quarters_of_the_questions_have_to_be_nearest_to_their_notes_however_long_the_vectors_are() -> None:
+    vectors = np.repeat(np.eye(len(PROBES), dtype=np.float32), 2, axis=0)
+    some = vectors.copy()
+    some[[1, 3]] = some[[3, 1]]
+    assert knows(some)
+    some[[5, 7]] = some[[7, 5]]
+    assert not knows(some)
+    assert KNOWN == 0.75
+    vectors += 0.5
+    vectors[1] *= 100.0
+    assert knows(vectors)
+
+
+@pytest.mark.parametrize(
+    ("text", "chinese"),
+    [
+        ("我的猫叫米卡。", True),
+        ("張偉負責計費系統。", True),
+        ("我的 T恤 在哪", True),
+        ("私の猫はミカです。", False),
+        ("カレンダー", False),
+        ("회의는 목요일입니다.", False),
+        ("Who is 张伟?", False),
+        ("", False),
+    ],
+)
+def test_japanese_and_korean_are_not_taken_for_chinese(text: str, chinese: bool) -> None:
+    assert is_chinese(text) is chinese
+
+
 @pytest.mark.parametrize(
     ("said", "memory", "told"),
     [
@@ -57,6 +91,8 @@ def test_a_model_is_known_by_how_often_a_question_is_nearest_to_its_note() -> No
         ("这是什么？", "他说什么都行。", False),
         ("Who is 张伟?", "张伟负责计费系统。", True),
         ("How old is my cat?", "我的猫叫米卡。", False),
+        ("我的猫多大了？", "My cat is seven.", False),
+        ("猫は何歳ですか？", "ミカは七つです。", True),  # Japanese, which nobody measures
         ("How old is Minka?", "The moon is round.", True),  # no Chinese: its vector speaks for it
     ],
 )
@@ -70,20 +106,83 @@ def test_of_two_dozen_pairs_most_are_told_and_hardly_another() -> None:
     assert (own, sum(map(sum, told)) - own) == (21, 3)
 
 
+ENTRIES = [
+    Entry(id=f"m_{number}", kind="note", text=note, agent="a", run_id="r", at=1)
+    for number, (note, _) in enumerate(PAIRS)
+]
+ENGLISH = Entry(id="m_en", kind="note", text="The moon is round.", agent="a", run_id="r", at=1)
+
+
+async def check_found(memories: Memories, *, reads: bool) -> None:
+    """Of each question its own note is found where the model reads Chinese, else the notes with a word of it."""
+    for number, (_, question) in enumerate(PAIRS):
+        found = await memories.search("acme", "a", Wanted(question, 5, PATIENCE_S, floor=0.5))
+        shares = {f"m_{m}" for m, (note, _) in enumerate(PAIRS) if may_be_told(question, note)}
+        assert {memory.id for memory in found.memories} == ({f"m_{number}"} if reads else shares)
+
+
 @pytest.mark.parametrize("reads", [False, True])
 async def test_what_only_looks_alike_is_left_out_unless_the_model_reads_chinese(tmp_path: Path, reads: bool) -> None:
     model = Chinese(reads=reads)
     async with opened(config(tmp_path)) as plane:
         _, memories = diary_on(plane, model)
-        entries = [
-            Entry(id=f"m_{number}", kind="note", text=note, agent="a", run_id="r", at=1)
-            for number, (note, _) in enumerate(PAIRS)
-        ]
-        for some in (entries[:12], entries[12:]):
+        for some in (ENTRIES[:12], ENTRIES[12:]):
             await memories.write("acme", "a", some)
         assert model.calls == [12, 2 * len(PROBES), 12]  # it is measured once
-        for number, (_, question) in enumerate(PAIRS):
-            found = await memories.search("acme", "a", Wanted(question, 5, PATIENCE_S, floor=0.5))
-            ids = [memory.id for memory in found.memories]
-            shares = [m for m, (note, _) in enumerate(PAIRS) if may_be_told(question, note)]
-            assert set(ids) == ({f"m_{number}"} if reads else {f"m_{m}" for m in shares})
+        await check_found(memories, reads=reads)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+async def test_what_was_measured_holds_when_the_data_are_opened_again(tmp_path: Path, reads: bool) -> None:
+    async with opened(config(tmp_path)) as plane:
+        await diary_on(plane, Chinese(reads=reads))[1].write("acme", "a", ENTRIES)
+    async with opened(config(tmp_path)) as plane:
+        model = Chinese(reads=reads)
+        _, memories = diary_on(plane, model)
+        await check_found(memories, reads=reads)
+        await memories.write("acme", "a", ENTRIES[:3])
+        assert model.calls == [*[1] * len(PAIRS), 3]  # and is not measured again
+
+
+async def test_until_a_chinese_text_is_remembered_nothing_is_measured_and_the_cosine_alone_counts(
+    tmp_path: Path,
+) -> None:
+    model = Chinese(reads=False)
+    async with opened(config(tmp_path)) as plane:
+        _, memories = diary_on(plane, model)
+        await memories.write("acme", "a", [ENGLISH])
+        assert model.calls == [1]
+        found = await memories.search("acme", "a", Wanted("月亮是圆的吗？", 5, PATIENCE_S, floor=0.5))
+        assert [memory.id for memory in found.memories] == ["m_en"]
+        await memories.write("acme", "a", ENTRIES[:1])
+        found = await memories.search("acme", "a", Wanted("月亮是圆的吗？", 5, PATIENCE_S, floor=0.5))
+        assert found.memories == ()
+
+
+async def test_writes_at_one_time_measure_once_for_all_memories(tmp_path: Path) -> None:
+    model = Chinese(reads=False)
+    async with opened(config(tmp_path)) as plane:
+        _, memories = diary_on(plane, model)
+        await asyncio.gather(
+            *(memories.write("acme", name, [entry]) for name, entry in zip("ab", ENTRIES, strict=False))
+        )
+        assert sorted(model.calls) == [1, 1, 2 * len(PROBES)]
+        assert [(await Places(plane.state).of("acme", name)).knows_chinese for name in "ab"] == [False, False]
+
+
+@pytest.mark.parametrize("entries", [ENTRIES, [ENGLISH]])
+async def test_a_renewed_memory_has_what_was_measured_of_its_model(tmp_path: Path, entries: list[Entry]) -> None:
+    async with opened(config(tmp_path)) as plane:
+        await diary_on(plane, Chinese(reads=True))[1].write("acme", "a", entries)
+    model = Chinese(reads=False)
+    model.model = "others"
+    async with opened(config(tmp_path)) as plane:
+        _, memories = diary_on(plane, model)
+        while not await memories.renew("acme", "a"):
+            pass
+        place = await Places(plane.state).of("acme", "a")
+        assert (place.embedder, place.knows_chinese) == (
+            EmbedderId(model="others"),
+            None if entries == [ENGLISH] else False,
+        )
+        assert model.calls.count(2 * len(PROBES)) == (entries != [ENGLISH])
