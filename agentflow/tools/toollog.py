@@ -29,27 +29,26 @@ def log_failure(
     secrets: Secrets = _NO_SECRETS,
 ) -> None:
     """A call of the tool `name` failed, or was ended. With a `trace` it is the function's author who should look."""
-    fields = _fields(name, call, printed) | {"why": secrets.hide(why)}
+    fields = _fields(name, call) | {"why": secrets.hide(why)}
     if trace:
         # A secret that the cut goes through is left out with what is behind it.
         hidden = secrets.hide_first(trace.encode(), is_last=len(trace) < TRACE_MAX)[0].decode("utf-8", "ignore")
         more = len(hidden) - TRACE_SHOWN
         fields["exception"] = hidden if more <= 0 else f"{hidden[:TRACE_SHOWN]}\n[cut here: {more:,} characters more]"
-    _log.log(logging.WARNING if trace else logging.INFO, "a call of a tool failed", extra=fields)
+    _log.log(logging.WARNING if trace else logging.INFO, "a call of a tool failed", extra=fields | _output(printed))
 
 
 def log_printed(name: str, call: Context | None, printed: Taken) -> None:
     """What the tool `name` printed, or what its module did when it was imported (`call` is None)."""
-    if printed.text or printed.left_out:
-        _log.info("a tool printed", extra=_fields(name, call, printed))
+    if output := _output(printed):
+        _log.info("a tool printed", extra=_fields(name, call) | output)
 
 
-def _fields(name: str, call: Context | None, printed: Taken) -> dict[str, Any]:
-    fields: dict[str, Any] = {"tool": name}
-    if call is not None:
-        fields |= {"run": call.run_id, "call": call.call_id}
-    if printed.text or printed.left_out:
-        fields["output"] = printed.text
+def _fields(name: str, call: Context | None) -> dict[str, Any]:
+    return {"tool": name} | ({} if call is None else {"run": call.run_id, "call": call.call_id})
+
+
+def _output(printed: Taken) -> dict[str, Any]:
     if printed.left_out:
-        fields["output_left_out_bytes"] = printed.left_out
-    return fields
+        return {"output": printed.text, "output_left_out_bytes": printed.left_out}
+    return {"output": printed.text} if printed.text else {}
