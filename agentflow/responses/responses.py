@@ -209,14 +209,11 @@ class Responses:
         try:
             projection = await self._store.projection(tenant, record)
         except DataDamaged:  # what cannot be read can be removed all the same
-            gone_on, told = False, set()
-        else:
-            gone_on = projection is not None and projection.followed and is_gone_on(projection, of_run)
-            told = {each.settings.conversation for each in of_run}
-        if not gone_on:
             await self._runs.cancel(tenant, record.run_id)
-        for conversation in filter(None, told):  # of each: without this response others would tell its part once more
-            await self.conversations.settle(tenant, conversation, record.run_id)
+        else:
+            if projection is None or not projection.followed or not is_gone_on(projection, of_run):
+                await self._runs.cancel(tenant, record.run_id)
+            await self._settle(tenant, of_run)
         if len(of_run) > 1:
             await self._store.drop(tenant, record)
             return
@@ -225,10 +222,16 @@ class Responses:
 
     async def drop(self, tenant: str, run_id: str) -> None:
         """Forget the responses that a run makes, which is over and whose log goes next; does nothing for any other run."""
-        for record in await self._store.of_run(tenant, run_id):
-            if record.settings.conversation is not None:
-                await self.conversations.settle(tenant, record.settings.conversation)
+        of_run = await self._store.of_run(tenant, run_id)
+        await self._settle(tenant, of_run)
+        for record in of_run:
             await self._store.drop(tenant, record)
+
+    async def _settle(self, tenant: str, of_run: list[ResponseRecord]) -> None:
+        """Take in what each conversation is due of a run, before any of its responses goes: others would tell its part then."""
+        for record in of_run:
+            if record.settings.conversation is not None:
+                await self.conversations.settle(tenant, record.settings.conversation, record.run_id)
 
     async def input_items(self, tenant: str, response_id: str, request: PageRequest) -> Page[Item]:
         """A part of the items that came with a response's request."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agentflow.agents.archive import Archive
+from agentflow.agents.overview import Overview
 from agentflow.agents.record import ApprovalGiven
 from agentflow.library.refusals import NotStored
 from agentflow.responses.records import ResponseRecord, Settings
@@ -16,7 +17,7 @@ from agentflow.responses.store import ResponseStore
 from agentflow.tools.tool import CallContext
 from dataplane import EventRecord
 from tests.agentflow.agents.agencies import benched, call
-from tests.agentflow.responses.test_between import Asked, How, asks, first_word, words
+from tests.agentflow.responses.test_between import Asked, How, asks, first_word, told, words
 from tests.agentflow.responses.test_responses import opened
 
 RULES = {
@@ -100,6 +101,21 @@ async def test_what_another_response_told_does_not_come_into_a_conversation_by_i
         second = await first_word(it, "previous")
         await it.service.responses.delete("default", second)
         assert await it.told() == OF_ANN[:1]
+
+
+async def test_a_run_that_is_deleted_leaves_each_conversation_its_own_part(tmp_path: Path) -> None:
+    async with asks(tmp_path, RULES) as it:
+        responses = it.service.responses
+        other = (await responses.conversations.create("default", {}, ())).id
+        (waiting,) = it.live.progress.waiting
+        new = words(waiting.id, "Be quick.", conversation=other, **it.where("previous"))
+        await (await responses.create(new)).finish()
+        await it.goes_on("previous")
+        await it.goes_on("previous")
+        await it.service.agents.drain()
+        await Overview(it.service.agents, responses.drop).delete("default", it.live.id)
+        assert await it.told() == OF_ANN[:1]
+        assert told(await responses.conversations.all_items("default", other)) == OF_ANN[1:]
 
 
 async def test_a_response_whose_log_is_damaged_can_be_deleted_though_it_belongs_to_a_conversation(
