@@ -54,7 +54,7 @@ def whole(text: str) -> list[str]:
     for each in _STRETCH.findall(text):
         stretch = each.strip("的")
         found.append(stretch)
-        if len(stretch) > 2 and stretch[1] in _TAILS and stretch[0] not in _HEADS | _TAILS:
+        if len(stretch) > 2 and stretch[1] in _TAILS:
             found.append(stretch[:2])
     return [each for each in dict.fromkeys(found) if len(each) > 1 and not set(each) <= _HEADS | _TAILS]
 

@@ -84,7 +84,7 @@ def found(query: str, limit: int) -> list[tuple[str, str]]:
     """
     asked = list(dict.fromkeys(terms(query)))
     rows = [_rows_with(f'"{spaced(term).strip()}"') for term in asked]
-    count = Counter(row for found in rows for row in found)
+    count = Counter(row for each in rows for row in each)
     least = len(asked) / (3 if any(re.match(_CHINESE, term) for term in asked) else 2)
     ranked = _rows_with(" OR ".join(f'"{spaced(term).strip()}"' for term in asked)) if asked else []
     kept = [row for row in ranked if count[row] >= least][:limit]

@@ -65,6 +65,7 @@ def test_chinese_is_taken_in_stretches(text: str, found: list[str]) -> None:
         ("I", "shall I go", False),
         ("don\u2019t", "Rome, don\u2019t", False),
         ("Meet Will", "Meet Will tomorrow", True),
+        ("Phone lovely IT", "Phone lovely IT now", True),
         ("__", "a __", True),
     ],
 )

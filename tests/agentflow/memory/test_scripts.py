@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ import pytest
 
 from agentflow.library.embedderid import EmbedderId
 from agentflow.memory.memories import Memories, Wanted
-from agentflow.memory.places import Places
+from agentflow.memory.places import Place, Places
 from agentflow.memory.rows import Entry
 from agentflow.memory.scripts import KNOWN, PROBES, is_chinese, knows, may_be_told
+from dataplane import DataPlane
 from dataplane.store import opened
 from tests.agentflow.memory.chinese import PAIRS
 from tests.agentflow.memory.rooms import PATIENCE_S, config
@@ -31,9 +32,13 @@ class Chinese(Words):
         super().__init__()
         self.reads = reads
         self.calls: list[int] = []
+        self.once: Callable[[], Awaitable[None]] | None = None  # what happens while it is measured
 
     async def __call__(self, tenant: str, texts: Sequence[str], background: bool) -> Any:
         self.calls.append(len(texts))
+        await asyncio.sleep(0)
+        if len(texts) == 2 * len(PROBES) and self.once is not None:
+            await self.once()
         vectors = np.zeros((len(texts), WIDTH), np.float32)
         vectors[:, 0] = 1.0
         for row, text in enumerate(texts):
@@ -154,7 +159,7 @@ async def test_until_a_chinese_text_is_remembered_nothing_is_measured_and_the_co
         assert model.calls == [1]
         found = await memories.search("acme", "a", Wanted("月亮是圆的吗？", 5, PATIENCE_S, floor=0.5))
         assert [memory.id for memory in found.memories] == ["m_en"]
-        await memories.write("acme", "a", ENTRIES[:1])
+        await memories.write("acme", "b", ENTRIES[:1])
         found = await memories.search("acme", "a", Wanted("月亮是圆的吗？", 5, PATIENCE_S, floor=0.5))
         assert found.memories == ()
 
@@ -186,3 +191,27 @@ async def test_a_renewed_memory_has_what_was_measured_of_its_model(tmp_path: Pat
             None if entries == [ENGLISH] else False,
         )
         assert model.calls.count(2 * len(PROBES)) == (entries != [ENGLISH])
+
+
+async def test_what_was_measured_holds_for_the_same_model_of_which_more_is_known(tmp_path: Path) -> None:
+    async with opened(config(tmp_path)) as plane:
+        await diary_on(plane, Chinese(reads=True))[1].write("acme", "a", ENTRIES[:2])
+        model, places = Chinese(reads=True), Places(plane.state)
+
+        async def plane_opened() -> DataPlane:
+            return plane
+
+        async def identity() -> EmbedderId:
+            return EmbedderId(model=model.model, fingerprint="0123456789abcdef")
+
+        await Memories(plane_opened, model, identity).write("acme", "a", ENTRIES[2:4])
+        place = await places.of("acme", "a")
+        assert (place.embedder, place.knows_chinese, model.calls) == (await identity(), True, [2])
+
+
+async def test_a_memory_that_was_moved_while_its_model_is_measured_stays_where_it_is(tmp_path: Path) -> None:
+    async with opened(config(tmp_path)) as plane:
+        model, places, moved = Chinese(reads=True), Places(plane.state), Place(collection="memory/a@elsewhere")
+        model.once = lambda: places.put("acme", "a", moved)
+        await diary_on(plane, model)[1].write("acme", "a", ENTRIES[:2])
+        assert await places.of("acme", "a") == moved

@@ -94,6 +94,15 @@ def test_openers_and_aliases_of_what_is_asked_speak_for_a_card_whose_examples_ha
     assert found.match("who is he")[2].evidence < alone
 
 
+def test_what_a_card_is_called_counts_as_that_and_what_one_example_says_twice_once() -> None:
+    direct = ToolCard(name="", aliases=("是谁",), openers=("who is",))
+    called = ToolCard(name="owner", aliases=("是谁",), examples=("负责人是谁？",))
+    found = LexicalIndex([called, direct]).match("他是谁")
+    assert found[0].evidence == found[1].evidence
+    once, twice = (ToolCard(name="owner", examples=(text,)) for text in ("是谁？", "是谁？是谁？"))
+    assert LexicalIndex([once, direct]).match("他是谁") == LexicalIndex([twice, direct]).match("他是谁")
+
+
 def test_cards_with_odd_schemas_and_no_cards_at_all_are_taken() -> None:
     odd = [ToolCard(name="x", parameters={"properties": []}), ToolCard(name="y", aliases=("", "?!"))]
     assert LexicalIndex(odd).match("anything") == {}
