@@ -163,7 +163,8 @@ def in_figures(text: str, *names: str) -> str:
     if names:
         behind = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
         said = re.sub(rf"(?<!{CHINESE})几(?=个?(?:{behind}))", "多少", said)
-        said = re.sub(rf"((?:{CHINESE}+个)?[{CHINESE[1:-1]}几半点多余数来]+)(?=个?(?:{behind}))", counted, said)
+        run = f"[{CHINESE[1:-1]}几半点多余数来]"
+        said = re.sub(rf"(?<!{run})((?:{CHINESE}+个)?{run}+)(?=个?(?:{behind}))", counted, said)
         if re.search(f"(?:{behind})(?:[二三四五六七八九十两半](?![种个])|一(?![共下起般定个些直]))", said):
             raise ValueError("An amount has a part behind its unit.")
     said = re.sub(r"(?:\b(?:minus|negative) |零下|负)(?=\d)", "-", said)

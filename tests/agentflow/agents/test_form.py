@@ -245,6 +245,7 @@ def test_what_lies_within_a_longer_stretch_and_ends_with_a_function_word_is_none
 def test_a_name_of_chinese_is_a_whole_stretch_and_a_single_character_one_where_there_is_nothing_else() -> None:
     assert offered("name", "莫斯科冷吗") == ["莫斯科"]
     assert offered("name", "weather in Q?") == ["Q"]
+    assert offered("name", "津天气") == ["津"]
     assert offered("name", "weather in Q, near Rome?") == ["near", "Rome", "near Rome"]
     assert offered("name", "weather in Rome?", "weather in Q?") == ["Rome"]
     assert offered("name", "weather?") == ["weather"]
