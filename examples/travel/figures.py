@@ -109,7 +109,7 @@ def _whole(said: list[str], most: float = float("inf")) -> float:
     """What words and figures are together, each of which counts less than the one before; below `most`."""
     total, part, room, scale = 0.0, None, float("inf"), float("inf")
     for at, word in enumerate(said):
-        if word == "and" and at:
+        if word == "and":
             continue
         if word in ("a", "an"):
             if part is not None or total or said[at + 1] not in (*_PARTS, *SCALES):

@@ -48,6 +48,7 @@ def test_chinese_numbers_are_read(said: str, number: float | None) -> None:
         ("half a million", 500_000),
         ("one and a half million", 1_500_000),
         ("two and a half", 2.5),
+        ("two and half a", 2.5),
         ("one point five million", 1_500_000),
         ("zero point zero five", 0.05),
         ("point five", 0.5),
@@ -56,6 +57,7 @@ def test_chinese_numbers_are_read(said: str, number: float | None) -> None:
         ("5 lakh", 500_000),
         ("3 trillion", 3 * 10**12),
         ("and 1,500", 1500),
+        ("and a 26", 26),
         ("a", None),
         ("point", None),
     ],
@@ -80,6 +82,9 @@ def test_english_numbers_are_read(said: str, number: float | None) -> None:
         "hundreds",
         "millions",
         "one million two million",
+        "one million thousand",
+        "two hundred hundred",
+        "20 5",
     ],
 )
 def test_what_is_not_one_english_number_is_refused(said: str) -> None:
@@ -101,6 +106,8 @@ def test_what_is_not_one_english_number_is_refused(said: str) -> None:
         ("1美元能换几日元", 1, "美元"),
         ("一百美元一共是多少人民币", 100, "美元"),
         ("用300人民币换来多少美元", 300, "人民币"),
+        ("多少人民币换来一百美元", 100, "美元"),
+        ("100美元和人民币两种货币怎么换", 100, "美元"),
     ],
 )
 def test_an_amount_of_money_is_read(said: str, value: float, source: str) -> None:
@@ -122,6 +129,7 @@ def test_an_amount_of_money_is_read(said: str, value: float, source: str) -> Non
         ("1点5公里是多少英里", "1.5 km 等于 0.932057 mi。"),
         ("5磅等于几千克", "5 lb 等于 2.26796 kg。"),
         ("how many ft2 in 5 m2", "5 m² is 53.8196 ft²."),
+        ("5m2 in ft2", "5 m² is 53.8196 ft²."),
     ],
 )
 def test_an_amount_of_a_unit_is_read(said: str, told: str) -> None:
@@ -165,6 +173,7 @@ def test_an_amount_that_is_not_read_is_refused_and_not_guessed(said: str) -> Non
         "两三公里是多少英里",
         "半万公里是多少英里",
         "3万5公里是多少英里",
+        "5千3万公里是多少英里",
         "英里一百是多少公里",
         "亿" * 50 + "公里是多少英里",
     ],
