@@ -1,5 +1,6 @@
 """Shared by all tests."""
 
+import atexit
 import os
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ def real_model_cache() -> Path:
     return Path(os.environ.get("ACU_TEST_MODEL_CACHE", "~/.cache/acu/models")).expanduser()
 
 
-def pytest_unconfigure() -> None:
-    """Let the summary be the last that is printed: Triton's binding library tells at the very end what it leaks."""
+@atexit.register  # pytest's own end gives standard error back first
+def _let_the_summary_be_the_last() -> None:
+    """Triton's binding library tells at the very end what it leaks."""
     if "triton" in sys.modules:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
