@@ -64,10 +64,10 @@ class _Spoken(NamedTuple):
     def words(self) -> list[str]:
         """Phrases, of the latest text first."""
         readings = self._readings()
-        kept = next(
-            (found for texts in readings if (found := [each for text in texts for each in _words_of(text)])), []
-        )
-        return kept or [phrase for text in readings[-1] for phrase in phrases(text)]
+        for texts in readings:
+            if found := [word for text in texts for word in _words_of(text)]:
+                return found
+        return [phrase for text in readings[-1] for phrase in phrases(text)]
 
     def names(self) -> list[str]:
         """Those of them that may be names; of Chinese, whole stretches. Single characters where there is nothing else."""

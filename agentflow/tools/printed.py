@@ -40,9 +40,7 @@ class Printed:
 
     def take(self, secrets: Secrets) -> Taken:
         """What was printed since the last time, without the secrets that are to be hidden."""
-        for _ in range(_READS):
-            if not self._read():
-                break
+        self._drain()
         whole = self._size == len(self._first)
         shown, rest = secrets.hide_first(bytes(self._first), is_last=whole)
         left_out = self._size - len(self._first) + len(rest)
@@ -56,9 +54,7 @@ class Printed:
 
     def close(self) -> None:
         """Read what is there, and no more from now on. Idempotent."""
-        for _ in range(_READS):
-            if not self._read():
-                break
+        self._drain()
         self._close()
 
     def _close(self) -> None:
@@ -66,6 +62,12 @@ class Printed:
             asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = None
+
+    def _drain(self) -> None:
+        """Read what is there, up to a bound."""
+        for _ in range(_READS):
+            if not self._read():
+                break
 
     def _read(self) -> bool:
         """Whether there may be more."""
