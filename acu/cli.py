@@ -18,6 +18,7 @@ from acu import __version__
 from acu.commands import exits
 from acu.errors import AcuError, ConfigError, DaemonUnreachable, StartRefused
 from acu.logs import printable
+from agentflow.nearest import nearest
 
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 LINES = "\n\t"
@@ -140,11 +141,9 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            import difflib  # only on the way to an error message
-
             choices = [str(choice) for choice in action.choices]
-            near = difflib.get_close_matches(str(value), choices, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
+            near = nearest(str(value), choices)
+            hint = f"did you mean {near}? " if near else ""
             raise argparse.ArgumentError(action, f"invalid choice: {value!r} ({hint}choose from {', '.join(choices)})")
 
 

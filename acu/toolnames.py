@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from agentflow.nearest import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from agentflow.agents.config import AgentConfig
@@ -31,8 +32,8 @@ class NoTool(NamedTuple):
         said = (
             f"No tool's name begins with {self.name[:-1]!r}" if self.is_pattern else f"There is no tool {self.name!r}"
         )
-        hint = f"Did you mean {self.near!r}?" if self.near else f"There are: {_listed(known)}."
-        return f"{self.field}: {said}. {hint}"
+        hint = did_you_mean(self.near) or f" There are: {_listed(known)}."
+        return f"{self.field}: {said}.{hint}"
 
     def unsure(self, servers: Iterable[str]) -> str:
         """That an MCP server may have it, for all that is known."""
@@ -45,8 +46,7 @@ def no_tools(agents: Mapping[str, AgentConfig], toolbox: Toolbox, known: Collect
     for agent, config in agents.items():
         for name in dict.fromkeys(toolbox.missing(config.tools)):
             if name != "*":
-                near = difflib.get_close_matches(name.rstrip("*")[:128], known, 1)
-                yield NoTool(f"agents.{agent}.tools", name, near[0] if near else None)
+                yield NoTool(f"agents.{agent}.tools", name, nearest(name.rstrip("*"), known))
 
 
 def _listed(names: Collection[str]) -> str:

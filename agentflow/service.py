@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
 import itertools
 import logging
 import math
@@ -36,6 +35,7 @@ from agentflow.events import Embeddings, FinishReason
 from agentflow.library.refusals import DataUnavailable
 from agentflow.messages import Caller, ChatRequest, CompletionRequest, EmbeddingRequest, Sampling
 from agentflow.model import Model, ServedModel
+from agentflow.nearest import did_you_mean, nearest
 from agentflow.plan import Plan, check_alternatives, check_token_ids, next_seed, tool_use
 from agentflow.responses.responses import Responses
 from agentflow.run import Run, RunStatus
@@ -314,15 +314,13 @@ class Service:
         if model is None:
             agents = () if self._agents is None or role == "embed" else sorted(self._agents.agents)
             agent_names = [AGENT_PREFIX + agent for agent in agents]
-            near = difflib.get_close_matches(name, [*self._names, *agent_names], n=1)
-            near = [AGENT_PREFIX + name] if name in agents else near
-            hint = f' Did you mean "{near[0]}"?' if near else ""
+            near = AGENT_PREFIX + name if name in agents else nearest(name, [*self._names, *agent_names])
             served = [
                 served.name + (f" (also {', '.join(served.aliases)})" if served.aliases else "")
                 for served in sorted((model.served for model in self._models), key=lambda served: served.name)
             ]
             raise UnknownModel(
-                f"The model {name!r} is not served here.{hint} Served: {', '.join([*served, *agent_names])}."
+                f"The model {name!r} is not served here.{did_you_mean(near)} Served: {', '.join([*served, *agent_names])}."
             )
         if model.served.role != role:
             does = "makes embeddings" if model.served.role == "embed" else "generates text"

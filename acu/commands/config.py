@@ -15,7 +15,7 @@ from acu.commands import exits
 from acu.commands.options import add_config_option
 from acu.commands.output import out
 from acu.config import AcuConfig, LoadedConfig, load, process_environment
-from acu.config.fields import Field, fields_of, nearest
+from acu.config.fields import Field, fields_of, hint
 from acu.errors import ConfigError
 from acu.ground import check
 from acu.hardware import gpu_present
@@ -137,7 +137,7 @@ def value_at(loaded: LoadedConfig, path: str) -> Any:
         if not isinstance(value, dict):
             raise ConfigError([f"{path}: {'.'.join(parts[:depth])} has no fields"])
         if key not in value:
-            raise ConfigError([f"{path}: unknown key {key!r}{nearest(key, value)}"])
+            raise ConfigError([f"{path}: unknown key {key!r}{hint(key, value)}"])
         value = value[key]
     return value
 

@@ -14,6 +14,8 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct
 
+from agentflow.nearest import nearest
+
 LONGEST_VALUE = 60  # characters of an offending value that a message repeats
 OTHER_NAMES = {
     **dict.fromkeys(("port", "host", "address", "listen"), ("bind_addr", " (ADDRESS:PORT)")),
@@ -80,7 +82,7 @@ def check_struct(value: Any, kind: type[Struct], path: str) -> list[Problem]:
     for key, inner in value.items():
         inner_path = f"{path}.{key}" if path else str(key)
         if key not in known:
-            found.append(Problem(inner_path, f"unknown key{nearest(str(key), known)}"))
+            found.append(Problem(inner_path, f"unknown key{hint(str(key), known)}"))
         else:
             found += check(inner, known[key], inner_path)
     for field in msgspec.structs.fields(kind):
@@ -135,15 +137,13 @@ def has_fields(kind: Any) -> bool:
     return is_struct(plain) or (get_origin(plain) is dict and is_struct(get_args(plain)[1]))
 
 
-def nearest(key: str, known: dict[str, Any]) -> str:
+def hint(key: str, known: dict[str, Any]) -> str:
     """The hint that names the known key most like `key`, or lists them all."""
-    import difflib  # only on the way to an error message
-
     other, form = OTHER_NAMES.get(key.lower(), ("", ""))
     if other in known:
         return f"; did you mean {other}{form}?"
-    close = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
+    near = nearest(key, known)
+    return f"; did you mean {near}?" if near else f"; known are {', '.join(known)}"
 
 
 def shown(value: Any) -> str:

@@ -5,13 +5,13 @@ file; the hub then names the SHA-256 of each large file at that commit, and the 
 SHA-256 was known when the entry was written, the entry's own sum must match as well.
 """
 
-import difflib
 from typing import Literal
 
 from msgspec import Struct
 
 from acu.errors import ModelNotFound
 from agentflow.config import SamplingConfig
+from agentflow.nearest import nearest
 
 Role = Literal["chat", "embed"]
 
@@ -184,8 +184,8 @@ def find(name: str) -> ModelEntry:
 
 def not_found(name: str, known: list[str]) -> str:
     """What to tell somebody who asked for a model that nobody knows."""
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
+    near = nearest(name, known)
+    hint = f"; did you mean {near!r}?" if near else "."
     return (
         f"no model {name!r}{hint} `acu models list` shows the names; a folder's path (/..., ./..., ~/...) and a hub id "
         "(organisation/name) work too."

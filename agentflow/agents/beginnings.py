@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from agentflow.agents.planner import Cast, Planner
 from agentflow.agents.record import ANY_TOOL, Began
 from agentflow.errors import InvalidRequest, UnknownModel
 from agentflow.messages import Caller, ChatRequest, Structured, Tool, ToolChoice
+from agentflow.nearest import did_you_mean, nearest
 from agentflow.plan import tool_use
 from agentflow.speaker import Speaker
 
@@ -150,8 +150,8 @@ class Beginnings:
     def _agent(self, name: str) -> AgentConfig:
         agent = self._agency.agents.get(name)
         if agent is None:
-            near = difflib.get_close_matches(name, self._agency.agents, n=1)
-            hint = f' Did you mean "{PREFIX}{near[0]}"?' if near else ""
+            near = nearest(name, self._agency.agents)
+            hint = did_you_mean(PREFIX + near if near else None)
             known = ", ".join(f"{PREFIX}{each}" for each in sorted(self._agency.agents)) or "none"
             raise UnknownModel(f"There is no agent {name[:64]!r}.{hint} Agents: {known}.")
         return agent

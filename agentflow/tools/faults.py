@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from typing import Any, Final
 
 from jsonschema import ValidationError
 from jsonschema.exceptions import best_match
+
+from agentflow.nearest import nearest
 
 _NAMES: Final = 3
 _SHOWN: Final = 40
@@ -59,8 +60,8 @@ def _superfluous(properties: dict[str, Any], value: dict[str, Any]) -> str:
     unknown = [name for name in value if name not in properties]
     told = []
     for name in unknown[:_NAMES]:
-        near = difflib.get_close_matches(name[:64], properties, 1)
-        told.append(f"{name[:64]!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+        near = nearest(name, properties)
+        told.append(f"{name[:64]!r}" + (f" (did you mean {near!r}?)" if near else ""))
     return f"no such field: {', '.join(told)}"
 
 

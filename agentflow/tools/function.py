@@ -13,7 +13,6 @@ A parameter whose annotation is `Context` (context.py) gets the call's, and is n
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 import reprlib
@@ -27,6 +26,7 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 import msgspec
 from msgspec import Struct
 
+from agentflow.nearest import nearest
 from agentflow.tools.context import Context
 from agentflow.tools.docstring import read_docstring
 from agentflow.tools.errors import InvalidArguments, InvalidTool
@@ -177,8 +177,8 @@ def _options(given: dict[str, Any], where: str) -> _Checked:
     known = _Checked.__struct_fields__
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."
+            near = nearest(name, known)
+            hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}."
             raise InvalidTool(f"{where}: @tool has no option {name!r}: {hint}")
     try:
         return msgspec.convert(given, _Checked)

@@ -18,7 +18,6 @@ place, so that no more of them run than may, and what it gives is dropped.
 from __future__ import annotations
 
 import asyncio
-import difflib
 import logging
 import random
 import re
@@ -30,6 +29,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from agentflow.nearest import did_you_mean, nearest
 from agentflow.tools.arguments import parsed, places_of_handles
 from agentflow.tools.errors import (
     InvalidArguments,
@@ -143,8 +143,7 @@ class Toolbox:
 
     def _place(self, name: str) -> _Place:
         if (place := self._places.get(name)) is None:
-            near = difflib.get_close_matches(name[:128], self._places, 1)
-            raise UnknownTool(f"There is no tool {name[:64]!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
+            raise UnknownTool(f"There is no tool {name[:64]!r}.{did_you_mean(nearest(name, self._places))}")
         return place
 
     async def erase(self, tenant: str) -> None:

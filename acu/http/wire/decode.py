@@ -8,7 +8,6 @@ for people. What cannot be said in a type (text without NUL characters, JSON of 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
@@ -16,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from acu.http.errors import BadRequest
+from agentflow.nearest import did_you_mean, nearest
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -150,8 +150,7 @@ def _unknown_field(name: str, param: str | None, known: Iterable[str]) -> BadReq
     full = _join(param, _short(name))
     if hint := UNSUPPORTED.get(name):
         return BadRequest(f"Unsupported parameter: '{full}'. {hint}", param=full, code="unsupported_parameter")
-    near = difflib.get_close_matches(_short(name), sorted(known), n=1)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
+    hint = did_you_mean(nearest(name, known))
     return BadRequest(f"Unknown parameter: '{full}'.{hint}", param=full, code="unknown_parameter")
 
 

@@ -75,7 +75,7 @@ def test_without_a_terminal_a_line_names_the_call_and_the_command_that_allows_it
     assert runs(running, "list", "--agent", "opps") == "no runs, and no agent 'opps'; agents: ops\n"
     done = chat(running, "--model", "ops", "--once", "hello")
     assert (done.returncode, done.stdout) == (1, "")
-    assert 'Did you mean "agent/ops"?' in done.stderr
+    assert "Did you mean 'agent/ops'?" in done.stderr
 
 
 def test_on_a_terminal_the_person_is_asked(running: RunningDaemon) -> None:

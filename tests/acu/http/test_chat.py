@@ -162,7 +162,7 @@ async def test_an_unknown_model_is_told_the_names_there_are_and_the_nearest() ->
         near = await talk(served, iter([request(chat(model="lage"))]))
         far = await talk(served, iter([request(chat(model="gpt-17"))]))
     names = "Served: scripted (also large), scripted-embed (also embed)."
-    assert near.error["message"] == f"The model 'lage' is not served here. Did you mean \"large\"? {names}"
+    assert near.error["message"] == f"The model 'lage' is not served here. Did you mean 'large'? {names}"
     assert far.error["message"] == f"The model 'gpt-17' is not served here. {names}"
 
 

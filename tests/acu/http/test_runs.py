@@ -193,7 +193,7 @@ async def test_an_unknown_model_is_told_the_agents_too_where_they_could_answer(w
     assert ", agent/desk, " in far
     assert far.endswith(", agent/other.")
     near = told(await web.post("/v1/chat/completions", json={"model": "agents/desk", "messages": messages}))
-    assert 'Did you mean "agent/desk"?' in near
+    assert "Did you mean 'agent/desk'?" in near
     embed = told(await web.post("/v1/embeddings", json={"model": "agents/desk", "input": "hi"}))
     assert "agent/desk" not in embed
 

@@ -212,7 +212,7 @@ async def test_a_prompt_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 async def test_an_unknown_agent_is_told_with_the_nearest(tmp_path: Path) -> None:
     async with benched(tmp_path, {}, []) as it:
-        with pytest.raises(UnknownModel, match="There is no agent 'aa'. Did you mean \"agent/a\"?"):
+        with pytest.raises(UnknownModel, match="There is no agent 'aa'. Did you mean 'agent/a'?"):
             await it.ask("go", agent="aa")
 
 
