@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from agentflow.agents.daywords import days, undated
-from agentflow.agents.userwords import is_chinese, may_be, parted, stretches, whole
+from agentflow.agents.userwords import has_chinese, may_be, parted, stretches, whole
 from agentflow.messages import Message, Sampling, Structured, Tool
 from agentflow.parsing.forced import named_schema
 from agentflow.routing.direct import follows_up
@@ -96,7 +96,7 @@ def _words_of(text: str) -> list[str]:
 
 def _names_of(text: str, aliases: Sequence[str]) -> list[str]:
     bare = parted(text, aliases)
-    short = [each for each in phrases(bare) if (len(each) == 1 or not is_chinese(each)) and may_be(each, text)]
+    short = [each for each in phrases(bare) if (len(each) == 1 or not has_chinese(each)) and may_be(each, text)]
     return [*stretches(bare), *short]
 
 

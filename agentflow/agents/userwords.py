@@ -40,7 +40,7 @@ def parted(text: str, aliases: Sequence[str]) -> str:
     return _ASKS.sub(";", text)
 
 
-def is_chinese(phrase: str) -> bool:
+def has_chinese(phrase: str) -> bool:
     """Whether a phrase has a Chinese character."""
     return _HAN.search(phrase) is not None
 

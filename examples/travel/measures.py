@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from figures import in_figures
-from places import is_chinese, rows
+from places import has_chinese, rows
 
 RATES_OF = "mid-2025"
 RATES_OF_CHINESE = "2025年年中"
@@ -90,7 +90,7 @@ def read_request(text: str, table: Mapping[str, Any]) -> Asked | None:
     asks how many, of what is named last, else of what is named first. Raises ValueError where an amount is said that is not
     read, or more than one: 5 feet 3 inches.
     """
-    said = in_figures(text.casefold(), *filter(is_chinese, table), "度")
+    said = in_figures(text.casefold(), *filter(has_chinese, table), "度")
     if "k" not in table:  # which is kelvin among the units
         said = re.sub(rf"(\d+(?:\.\d+)?)({'|'.join(_SHORT)})\b", _lengthened, said)
     numbers = list(_NUMBER.finditer(said))
@@ -107,7 +107,7 @@ def read_request(text: str, table: Mapping[str, Any]) -> Asked | None:
 
 def unread(text: str) -> str:
     """What is answered where an amount cannot be read: none is guessed."""
-    return (UNREAD_CHINESE if is_chinese(text) else UNREAD).format(text[:60])
+    return (UNREAD_CHINESE if has_chinese(text) else UNREAD).format(text[:60])
 
 
 def _value(figure: str) -> float:
@@ -145,7 +145,7 @@ def _mentions(said: str, table: Mapping[str, Any], number: re.Match[str] | None)
     """
     found: list[_Mention] = []
     for name in sorted(table, key=len, reverse=True):
-        edge = "" if is_chinese(name) or not name[0].isalnum() else r"(?<![a-z])"
+        edge = "" if has_chinese(name) or not name[0].isalnum() else r"(?<![a-z])"
         for match in re.finditer(
             edge + re.escape(name) + ("(?![a-z])" if name[-1].isascii() and name[-1].isalpha() else ""), said
         ):

@@ -47,7 +47,7 @@ def key(text: str) -> str:
     return " ".join(re.sub(r"[_,.。，市?？]", " ", bare).split())
 
 
-def is_chinese(*texts: str) -> bool:
+def has_chinese(*texts: str) -> bool:
     """Whether one of them has a Chinese character."""
     return any("\u4e00" <= c <= "\u9fff" for text in texts for c in text)
 
@@ -57,7 +57,7 @@ def within(text: str, names: Iterable[str]) -> str | None:
     found = [
         name
         for name in names
-        if (name in text if is_chinese(name) or not name.isalnum() else re.search(rf"\b{re.escape(name)}\b", text))
+        if (name in text if has_chinese(name) or not name.isalnum() else re.search(rf"\b{re.escape(name)}\b", text))
     ]
     return max(found, key=len, default=None)
 
@@ -86,14 +86,14 @@ def normals() -> Mapping[str, tuple[Normal, ...]]:
 def city_of(text: str) -> City | None:
     """The city that a text names, alone or, unless the name is very short, among other words."""
     said = key(text)
-    name = said if said in cities() else within(said, (name for name in cities() if is_chinese(name) or len(name) > 3))
+    name = said if said in cities() else within(said, (name for name in cities() if has_chinese(name) or len(name) > 3))
     return None if name is None else cities()[name]
 
 
 def unknown_city(text: str) -> str:
     """The answer where no city is found."""
     count = len(normals())
-    if is_chinese(text):
+    if has_chinese(text):
         return f"{text[:40]}：没有资料。有资料的是{count}个城市，例如上海、东京、伦敦和纽约。"
     return f"{text[:40]}: no data. There are data of {count} cities, such as Shanghai, Tokyo, London and New York."
 

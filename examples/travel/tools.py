@@ -17,7 +17,7 @@ from days import chinese_day, day_of, english_day, unread
 from measures import RATES_OF, RATES_OF_CHINESE, converted, currencies, read_request, units
 from measures import unread as unread_amount
 from msgspec import Meta
-from places import city_of, is_chinese, normals, today_in, unknown_city
+from places import city_of, has_chinese, normals, today_in, unknown_city
 from sunlight import sun
 
 from agentflow.tools.function import tool
@@ -77,9 +77,9 @@ def weather(city: CityName, day: DayName = "today") -> str:
         return unknown_city(city)
     when = day_of(day, today_in(place))
     if when is None:
-        return unread(day, chinese=is_chinese(city))
+        return unread(day, chinese=has_chinese(city))
     normal = normals()[place.name][when.month - 1]
-    if is_chinese(city):
+    if has_chinese(city):
         return (
             f"{place.chinese}{chinese_day(when)}：通常白天{normal.high}℃，夜间{normal.low}℃，"
             f"{when.month}月降水约{normal.rain}毫米。这是气候平均值，不是预报。"
@@ -132,13 +132,13 @@ def sun_times(city: CityName, day: DayName = "today") -> str:
         return unknown_city(city)
     when = day_of(day, today_in(place))
     if when is None:
-        return unread(day, chinese=is_chinese(city))
+        return unread(day, chinese=has_chinese(city))
     times = sun(place.latitude, place.longitude, when)
     if times is None:
         return f"In {place.name} the sun does not both rise and set on {english_day(when)}."
     rise, down = (moment.astimezone(place.zone) for moment in times)
     hours, minutes = divmod(round((times[1] - times[0]).total_seconds() / 60), 60)
-    if is_chinese(city):
+    if has_chinese(city):
         return f"{place.chinese}{chinese_day(when)}：日出{rise:%H:%M}，日落{down:%H:%M}，白天{hours}小时{minutes}分。"
     return (
         f"{place.name}, {english_day(when)}: the sun rises at {rise:%H:%M} and sets at {down:%H:%M} local time; "
@@ -186,7 +186,7 @@ def city_time(city: CityName) -> str:
         return unknown_city(city)
     now = datetime.now(place.zone)
     offset = f"UTC{now:%z}"
-    if is_chinese(city):
+    if has_chinese(city):
         return f"{place.chinese}现在是{now:%H:%M}，{chinese_day(now.date())}（{offset}）。"
     return f"In {place.name} it is {now:%H:%M} on {english_day(now.date())} ({offset})."
 
@@ -231,12 +231,12 @@ def convert_currency(request: Request) -> str:
     except (ValueError, OverflowError):
         return unread_amount(request)
     if asked is None:
-        if is_chinese(request):
+        if has_chinese(request):
             return "请说出金额和两种货币，例如：300美元等于多少人民币。"
         return "Name an amount and two currencies that I know, such as 40 euros in yen."
     worth = asked.value / currencies()[asked.source].per_dollar * currencies()[asked.target].per_dollar
     source, target = currencies()[asked.source].code, currencies()[asked.target].code
-    if is_chinese(request):
+    if has_chinese(request):
         return f"{asked.value:,.15g} {source} 约合 {worth:,.2f} {target}（{RATES_OF_CHINESE}的大致汇率）。"
     return f"{asked.value:,.15g} {source} is about {worth:,.2f} {target} (rounded rates of {RATES_OF})."
 
@@ -311,13 +311,13 @@ def convert_units(request: Request) -> str:
     except (ValueError, OverflowError):
         return unread_amount(request)
     if asked is None:
-        if is_chinese(request):
+        if has_chinese(request):
             return "请说出数值和两个单位，例如：10英里等于多少公里。"
         return "Name a number and two units that I know, such as 26 miles in kilometres."
     source, target = units()[asked.source], units()[asked.target]
     if source.kind != target.kind:
         return f"{source.symbol} is a unit of {source.kind}, and {target.symbol} one of {target.kind}."
     found = f"{converted(asked.value, source, target):,.6g} {target.symbol}"
-    if is_chinese(request):
+    if has_chinese(request):
         return f"{asked.value:,.15g} {source.symbol} 等于 {found}。"
     return f"{asked.value:,.15g} {source.symbol} is {found}."
