@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 from agentflow.agents.agency import Agency
 from agentflow.agents.config import AgentConfig
 from agentflow.engine.script import Rule, Script
+from agentflow.errors import AgentFlowError, Draining
 from agentflow.messages import Caller, ChatRequest, Message
 from agentflow.tools.builtin import builtin_tools
 from agentflow.tools.handles import HandleStore
@@ -74,8 +76,16 @@ class Desk:
         headers = {"authorization": f"Bearer {key_of(name)}"}
         return httpx2.AsyncClient(base_url=self.served.url, headers=headers, timeout=20)
 
-    async def begin(self, text: str, *, tenant: str = "alice", agent: str = "desk", store: bool = True) -> str:
-        """Begin a run, and return its id; its answer is read to the end meanwhile."""
+    async def begin(
+        self,
+        text: str,
+        *,
+        tenant: str = "alice",
+        agent: str = "desk",
+        store: bool = True,
+        fails: str | None = None,
+    ) -> str:
+        """Begin a run, and return its id; its answer is read to the end meanwhile. `fails`: with which words, if it does."""
         before = set(self.served.service.agents.ids(tenant))
         request = ChatRequest(
             id="req",
@@ -88,13 +98,10 @@ class Desk:
         (run_id,) = set(self.served.service.agents.ids(tenant)) - before
 
         async def read() -> None:
-            try:
-                async for _ in stream:
-                    pass
-            except Exception:  # noqa: BLE001 - how it failed is for its log
-                pass
-            finally:
-                await stream.aclose()
+            async with aclosing(stream):
+                with nullcontext() if fails is None else pytest.raises(AgentFlowError, match=fails):
+                    async for _ in stream:
+                        pass
 
         self.answers.append(asyncio.create_task(read()))
         return run_id
@@ -146,8 +153,8 @@ async def serving_runs(folder: Path, *, stored: bool = True) -> AsyncIterator[De
         finally:
             gate.open.set()
             await served.service.leave_runs()
-            if desk.answers:
-                await asyncio.wait(desk.answers)
+            ends = await asyncio.gather(*desk.answers, return_exceptions=True)
+            assert [end for end in ends if end is not None and not isinstance(end, Draining)] == []
 
 
 async def log_of(web: httpx2.AsyncClient, run_id: str) -> list[dict[str, Any]]:

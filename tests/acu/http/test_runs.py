@@ -199,7 +199,7 @@ async def test_an_unknown_model_is_told_the_agents_too_where_they_could_answer(w
 
 
 async def test_a_run_is_cancelled_once_however_often_it_is_asked(desk: Desk, web: httpx2.AsyncClient) -> None:
-    run_id = await desk.begin("wait")
+    run_id = await desk.begin("wait", fails="The run was cancelled")
     await desk.waiting()
     for _ in range(2):
         answer = await web.post(f"{RUNS}/{run_id}/cancel")
@@ -219,7 +219,7 @@ async def test_a_run_that_is_over_cannot_be_steered(desk: Desk, web: httpx2.Asyn
 
 
 async def test_a_run_is_removed_once_it_does_not_go_on(desk: Desk, web: httpx2.AsyncClient) -> None:
-    run_id = await desk.begin("wait")
+    run_id = await desk.begin("wait", fails="The run was cancelled")
     await desk.waiting()
     assert refused(await web.delete(f"{RUNS}/{run_id}")) == (409, "run_goes_on")
     await web.post(f"{RUNS}/{run_id}/cancel")
@@ -300,7 +300,7 @@ async def test_malformed_requests_are_refused_with_what_is_wrong(desk: Desk, web
 async def test_a_message_that_no_model_would_read_is_refused_before_it_reaches_the_run(
     desk: Desk, web: httpx2.AsyncClient
 ) -> None:
-    run_id = await desk.begin("wait")
+    run_id = await desk.begin("wait", fails="scripted has a context of 32768")
     await desk.waiting()
     answer = await web.post(f"{RUNS}/{run_id}/messages", json={"content": "x" * 5_000_000})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "content")
@@ -313,7 +313,7 @@ async def test_a_message_that_no_model_would_read_is_refused_before_it_reaches_t
 
 async def test_without_a_data_plane_there_are_the_runs_that_go_on(tmp_path: Path) -> None:
     async with serving_runs(tmp_path, stored=False) as desk, desk.client() as web:
-        run_id = await desk.begin("wait")
+        run_id = await desk.begin("wait", fails="The run was cancelled")
         await desk.waiting()
         assert [run["id"] for run in (await web.get(RUNS)).json()["data"]] == [run_id]
         answer = await web.post(f"{RUNS}/{run_id}/cancel")
