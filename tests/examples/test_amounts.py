@@ -118,6 +118,41 @@ def test_an_amount_of_money_is_read(said: str, value: float, source: str) -> Non
 @pytest.mark.parametrize(
     ("said", "told"),
     [
+        ("How much is 40 euros in yen?", "40 EUR is about 6,917.65 JPY"),
+        ("300美元等于多少人民币？", "300 USD 约合 2,151.00 CNY"),
+        ("How many Mexican pesos do I get for 20 dollars?", "20 USD is about 376.00 MXN"),
+        ("$40 in yen", "40 USD is about 5,880.00 JPY"),
+        ("the rate of the franc to the dollar", "1 CHF is about 1.25 USD"),
+        ("五十欧元能换多少人民币", "50 EUR 约合 421.76 CNY"),
+        ("300万日元是多少美元", "3,000,000 JPY 约合 20,408.16 USD"),
+        ("三万五日元是多少美元", "35,000 JPY 约合 238.10 USD"),
+        ("two hundred and fifty dollars in yen", "250 USD is about 36,750.00 JPY"),
+        ("1.5 million dollars in yen", "1,500,000 USD is about 220,500,000.00 JPY"),
+        ("5k dollars in yen", "5,000 USD is about 735,000.00 JPY"),
+    ],
+)
+def test_money_is_converted_by_the_dated_table(said: str, told: str) -> None:
+    rates = " (rounded rates of mid-2025)." if " is about " in told else "（2025年年中的大致汇率）。"
+    assert TOOLS["convert_currency"](said) == told + rates
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("How many kilometres are 26 miles?", "26 mi is 41.8429 km."),
+        ("Convert 98 Fahrenheit to Celsius", "98 °F is 36.6667 °C."),
+        ("-40 °C in °F", "-40 °C is -40 °F."),
+        ("把华氏90度换成摄氏度", "90 °F 等于 32.2222 °C。"),
+        ("10英里等于多少公里？", "10 mi 等于 16.0934 km。"),
+        ("5 in to cm", "5 in is 12.7 cm."),
+        ("60 mph in km/h", "60 mph is 96.5606 km/h."),
+        ("How many litres in a gallon?", "1 gal is 3.78541 l."),
+        ("1,200 m in km", "1,200 m is 1.2 km."),
+        ("华氏一百度是多少摄氏度", "100 °F 等于 37.7778 °C。"),
+        ("一百二十磅是多少公斤", "120 lb 等于 54.4311 kg。"),
+        ("twenty-six miles in kilometres", "26 mi is 41.8429 km."),
+        ("300K in celsius", "300 K is 26.85 °C."),
+        ("3 kg in miles", "kg is a unit of weight, and mi one of length."),
         ("half a mile in km", "0.5 mi is 0.804672 km."),
         ("And 5 miles in km?", "5 mi is 8.04672 km."),
         ("a 26-mile run in km", "26 mi is 41.8429 km."),
@@ -132,13 +167,25 @@ def test_an_amount_of_money_is_read(said: str, value: float, source: str) -> Non
         ("5m2 in ft2", "5 m² is 53.8196 ft²."),
     ],
 )
-def test_an_amount_of_a_unit_is_read(said: str, told: str) -> None:
+def test_units_are_converted_whichever_way_it_is_asked(said: str, told: str) -> None:
     assert TOOLS["convert_units"](said) == told
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("tool", "said", "told"),
     [
+        ("convert_units", "3 parsecs", "Name a number and two units that I know, such as 26 miles in kilometres."),
+        ("convert_units", "", "Name a number and two units that I know, such as 26 miles in kilometres."),
+        ("convert_currency", "100 kroner", "Name an amount and two currencies that I know, such as 40 euros in yen."),
+        ("convert_currency", "一百块", "请说出金额和两种货币，例如：300美元等于多少人民币。"),
+    ],
+)
+def test_who_names_no_two_units_is_asked_for_them(tool: str, said: str, told: str) -> None:
+    assert TOOLS[tool](said) == told
+
+
+UNREAD = {
+    "convert_units": (
         "5 feet 3 inches in cm",
         "5 feet 10 in cm",
         "20-30 miles in km",
@@ -152,16 +199,6 @@ def test_an_amount_of_a_unit_is_read(said: str, told: str) -> None:
         "1e6 m in km",
         "1,5 miles in km",
         "9" * 400 + " miles in km",
-    ],
-)
-def test_an_amount_that_is_not_read_is_refused_and_not_guessed(said: str) -> None:
-    told = f"I cannot read the amount in {said[:60]!r}. Write one number in figures, such as 1,500 or 2.5."
-    assert TOOLS["convert_units"](said) == told
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
         "三米五是多少英尺",
         "两英里半是多少公里",
         "一个半英里是多少公里",
@@ -176,15 +213,20 @@ def test_an_amount_that_is_not_read_is_refused_and_not_guessed(said: str) -> Non
         "5千3万公里是多少英里",
         "英里一百是多少公里",
         "亿" * 50 + "公里是多少英里",
-    ],
-)
-def test_an_amount_in_chinese_that_is_not_read_is_refused_in_chinese(said: str) -> None:
-    told = f"我看不懂“{said[:60]}”里的数。请用数字写一个数，例如1500或2.5。"
-    assert TOOLS["convert_units"](said) == told
+    ),
+    "convert_currency": (
+        "a few dollars in yen",
+        "hundreds of dollars in yen",
+        "1,500k dollars in yen",
+        "十几美元是多少人民币",
+        "三块五是多少美元",
+        "3万5日元是多少美元",
+    ),
+}
 
 
-def test_so_is_an_amount_of_money() -> None:
-    for said in ("十几美元是多少人民币", "三块五是多少美元", "3万5日元是多少美元"):
-        assert TOOLS["convert_currency"](said) == MEASURES.UNREAD_CHINESE.format(said)
-    for said in ("a few dollars in yen", "hundreds of dollars in yen", "1,500k dollars in yen"):
-        assert TOOLS["convert_currency"](said) == MEASURES.UNREAD.format(said)
+@pytest.mark.parametrize(("tool", "said"), [(tool, said) for tool, all_ in UNREAD.items() for said in all_])
+def test_an_amount_that_is_not_read_is_refused_in_its_language_and_not_guessed(tool: str, said: str) -> None:
+    told = f"I cannot read the amount in {said[:60]!r}. Write one number in figures, such as 1,500 or 2.5."
+    chinese = f"我看不懂“{said[:60]}”里的数。请用数字写一个数，例如1500或2.5。"
+    assert TOOLS[tool](said) == (told if said[-1].isascii() else chinese)
