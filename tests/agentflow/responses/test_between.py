@@ -37,6 +37,21 @@ async def pay(arguments: dict[str, Any], _: CallContext) -> str:
     return f"paid {arguments['to']}"
 
 
+def bob_waits(free: asyncio.Event) -> Body:
+    """`pay`, which pays Bob only once `free` is set."""
+
+    async def waiting(arguments: dict[str, Any], context: CallContext) -> str:
+        if arguments["to"] == "Bob":
+            await free.wait()
+        return await pay(arguments, context)
+
+    return waiting
+
+
+def unstored(new: NewResponse) -> NewResponse:
+    return replace(new, request=replace(new.request, store=False))
+
+
 def words(call_id: str, *says: str, **settings: Any) -> NewResponse:
     yes = WordItem(id="word_1", request=approval_of(call_id), approve=True)
     more = [MessageItem(id=f"msg_{text}", role="user", texts=(text,)) for text in says]
@@ -95,7 +110,7 @@ async def first_word(it: Asked, how: How) -> str:
         await live.kept()
         return ""
     new = words(waiting.id, says, **it.where(how))
-    stream = await it.service.responses.create(replace(new, request=replace(new.request, store=how != "unstored")))
+    stream = await it.service.responses.create(unstored(new) if how == "unstored" else new)
     await stream.finish()
     await stream.aclose()
     return stream.id

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
+from agentflow.agents.live import LiveRun
 from agentflow.engine.script import Rule
-from agentflow.responses.ids import approval_of, run_of
-from agentflow.responses.items import MessageItem, WordItem
+from agentflow.responses.items import MessageItem
 from agentflow.responses.values import NewResponse
+from agentflow.service import Service
 from agentflow.tools.tool import CallContext
-from tests.agentflow.agents.agencies import BodyTool, benched, call
+from dataplane import StateStore
+from tests.agentflow.agents.agencies import Body, BodyTool, benched, call
+from tests.agentflow.responses.test_between import bob_waits, unstored, words
 from tests.agentflow.responses.test_responses import asked, opened
 
 
@@ -23,56 +27,52 @@ async def never(_: dict[str, Any], __: CallContext) -> str:
     return "never"
 
 
+@asynccontextmanager
+async def stored(
+    folder: Path, rules: Mapping[str, str | Rule], body: Body = never
+) -> AsyncIterator[tuple[Service, StateStore]]:
+    """A service whose agent pays, once it is allowed to, and what it stores."""
+    plane = await opened(folder)
+    async with benched(folder, rules, [BodyTool("pay", body, approval=True)], plane=plane) as it:
+        yield it.service, plane.state
+    await plane.close()
+
+
+def live_of(service: Service, run_id: str) -> LiveRun:
+    live = service.agents.live("default", run_id)
+    assert live is not None
+    return live
+
+
 async def test_who_leaves_late_ends_neither_his_response_nor_the_one_that_went_on(tmp_path: Path) -> None:
     free = asyncio.Event()
-
-    async def pay(_: dict[str, Any], __: CallContext) -> str:
-        await free.wait()
-        return "paid"
-
-    plane, rules = await opened(tmp_path), {"paid": "It is paid.", "go": call("pay")}
-    async with benched(tmp_path, rules, [BodyTool("pay", pay, approval=True)], plane=plane) as it:
-        responses = it.service.responses
-        slow = await responses.create(asked("go", "agent/a"))
-        live = it.service.agents.live("default", slow.run_id)
-        assert live is not None
+    rules = {"paid": "It is paid.", "go": call("pay", '{"to": "Bob"}')}
+    async with stored(tmp_path, rules, bob_waits(free)) as (service, _):
+        slow = await service.responses.create(asked("go", "agent/a"))
+        live = live_of(service, slow.run_id)
         await live.until(lambda: live.progress.waits_for_word)
-        yes = WordItem(id="word_1", request=approval_of(live.progress.calls[0].id), approve=True)
-        new = replace(asked("", "agent/a", previous_response_id=slow.id), input=(yes,))
-        second = await responses.create(new)
+        second = await service.responses.create(words(live.progress.calls[0].id, previous_response_id=slow.id))
         await slow.aclose()
         assert slow.state().status == "completed"
         free.set()
         assert (await second.finish()).status == "completed"
         await second.aclose()
-    await plane.close()
 
 
 async def test_who_leaves_late_a_response_that_is_not_stored_does_not_end_the_one_that_went_on(tmp_path: Path) -> None:
     free = asyncio.Event()
-
-    async def pay(arguments: dict[str, Any], _: CallContext) -> str:
-        if arguments["to"] == "Bob":
-            await free.wait()
-        return f"paid {arguments['to']}"
-
     rules = {"paid Bob": "Both are paid.", "paid Ann": call("pay", '{"to": "Bob"}'), "go": call("pay", '{"to": "Ann"}')}
-    plane = await opened(tmp_path)
-    async with benched(tmp_path, rules, [BodyTool("pay", pay, approval=True)], plane=plane) as it:
-        responses = it.service.responses
-        asks = await (await responses.create(asked("go", "agent/a"))).finish()
-        live = it.service.agents.live("default", run_of(asks.record.id))
-        assert live is not None
+    async with stored(tmp_path, rules, bob_waits(free)) as (service, _):
+        asks = await (await service.responses.create(asked("go", "agent/a"))).finish()
+        live = live_of(service, asks.record.run_id)
 
-        def says_yes(*, store: bool) -> NewResponse:
+        def says_yes() -> NewResponse:
             (waiting,) = live.progress.waiting
-            yes = WordItem(id="word_1", request=approval_of(waiting.id), approve=True)
-            new = replace(asked("", "agent/a", previous_response_id=asks.record.id), input=(yes,))
-            return replace(new, request=replace(new.request, store=store))
+            return words(waiting.id, previous_response_id=asks.record.id)
 
-        slow = await responses.create(says_yes(store=False))
+        slow = await service.responses.create(unstored(says_yes()))
         await live.until(lambda: live.progress.step == 1 and live.progress.waits_for_word)
-        last = await responses.create(says_yes(store=True))
+        last = await service.responses.create(says_yes())
         await slow.aclose()
         free.set()
         state = await last.finish()
@@ -80,55 +80,43 @@ async def test_who_leaves_late_a_response_that_is_not_stored_does_not_end_the_on
         assert isinstance(state.output[-1], MessageItem)
         assert state.output[-1].texts == ("Both are paid.",)
         await last.aclose()
-    await plane.close()
 
 
 async def test_who_leaves_a_response_that_is_not_stored_ends_its_run_while_nobody_else_goes_on_with_it(
     tmp_path: Path,
 ) -> None:
-    plane = await opened(tmp_path)
-    async with benched(tmp_path, {"go": call("pay")}, [BodyTool("pay", never, approval=True)], plane=plane) as it:
-        responses = it.service.responses
-        asks = await (await responses.create(asked("go", "agent/a"))).finish()
-        (request,) = asks.output
-        yes = WordItem(id="word_1", request=request.id, approve=True)
-        new = replace(asked("", "agent/a", previous_response_id=asks.record.id), input=(yes,))
-        stream = await responses.create(replace(new, request=replace(new.request, store=False)))
+    async with stored(tmp_path, {"go": call("pay")}) as (service, _):
+        asks = await (await service.responses.create(asked("go", "agent/a"))).finish()
+        live = live_of(service, asks.record.run_id)
+        new = words(live.progress.calls[0].id, previous_response_id=asks.record.id)
+        stream = await service.responses.create(unstored(new))
         await stream.aclose()
-        assert it.service.agents.live("default", run_of(asks.record.id)) is None
-        run = await (await it.service.agents.archive()).find("default", run_of(asks.record.id))
+        assert service.agents.live("default", live.id) is None
+        run = await (await service.agents.archive()).find("default", live.id)
         assert run is not None
         assert run.end == "cancelled"
-    await plane.close()
 
 
 async def test_a_run_that_is_not_stored_ends_with_whoever_leaves_it_at_its_question(tmp_path: Path) -> None:
-    plane = await opened(tmp_path)
-    async with benched(tmp_path, {"go": call("pay")}, [BodyTool("pay", never, approval=True)], plane=plane) as it:
-        new = asked("go", "agent/a")
-        stream = await it.service.responses.create(replace(new, request=replace(new.request, store=False)))
-        live = it.service.agents.live("default", stream.run_id)
-        assert live is not None
+    async with stored(tmp_path, {"go": call("pay")}) as (service, _):
+        stream = await service.responses.create(unstored(asked("go", "agent/a")))
+        live = live_of(service, stream.run_id)
         assert (await stream.finish()).status == "completed"
         assert not live.over
         await stream.aclose()
         assert live.over
-    await plane.close()
 
 
 async def test_who_leaves_before_the_first_word_leaves_nothing_behind(tmp_path: Path) -> None:
-    plane = await opened(tmp_path)
-    rules: dict[str, str | Rule] = {"wait": Rule(answer="late", ttft_s=60.0)}
-    async with benched(tmp_path, rules, [], plane=plane) as it:
-        conversation = await it.service.responses.conversations.create("default", {}, ())
-        creating = asyncio.create_task(it.service.responses.create(asked("wait", conversation=conversation.id)))
+    async with stored(tmp_path, {"wait": Rule(answer="late", ttft_s=60.0)}) as (service, state):
+        conversation = await service.responses.conversations.create("default", {}, ())
+        creating = asyncio.create_task(service.responses.create(asked("wait", conversation=conversation.id)))
         async with asyncio.timeout(10):
-            while not it.service.agents.ids("default"):
+            while not service.agents.ids("default"):
                 await asyncio.sleep(0.005)
         creating.cancel()
         with pytest.raises(asyncio.CancelledError):
             await creating
-        assert await plane.state.scan("default", "response") == []
-        assert await plane.state.scan("default", "conversation_due") == []
-        assert await it.service.responses.conversations.all_items("default", conversation.id) == []
-    await plane.close()
+        assert await state.scan("default", "response") == []
+        assert await state.scan("default", "conversation_due") == []
+        assert await service.responses.conversations.all_items("default", conversation.id) == []
