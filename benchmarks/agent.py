@@ -34,6 +34,7 @@ from agentflow.tokenizer import FileTokenizer
 from benchmarks import agentcache, agentdispatch, agentmany, agentmodel, agentrouting, agentspeed, agentsteps
 from benchmarks.agentbench import MIXED, AgentBench
 from benchmarks.disk import refuse_memory
+from benchmarks.ending import to_the_end
 from benchmarks.report import NotMeasured, last_line, spread, table
 from benchmarks.server import OBSTACLES
 from dataplane.errors import DataPlaneError
@@ -182,4 +183,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(to_the_end(main))

@@ -23,6 +23,7 @@ from typing import Any
 
 from benchmarks.crashcheck import Check
 from benchmarks.crashmodel import Model
+from benchmarks.ending import to_the_end
 
 READY_S = 60.0
 WORK_S = (0.2, 2.5)
@@ -71,10 +72,14 @@ class Child:
         """Tell it to close in order."""
         self._process.terminate()
 
+    def end(self) -> int:
+        """SIGKILL: its exit status."""
+        self._process.kill()
+        return self._process.wait()
+
     def kill(self) -> tuple[int, str]:
         """SIGKILL, and hear the rest. Returns its exit status and the end of what it said on standard error."""
-        self._process.kill()
-        status = self._process.wait()
+        status = self.end()
         self._hearing.join()
         assert self._process.stdout is not None
         self._process.stdout.close()
@@ -102,6 +107,19 @@ class Crashes:
         command = [sys.executable, "-m", "benchmarks.crashing", "--dir", str(self.folder / "data")]
         command += ["--cold", str(self.folder / "cold"), "--seed", str(self.seed + life), "--life", str(life)]
         child = Child([*command, "--fill"] if life == 0 else command, self.model)
+        try:
+            self._play(child, moment)
+        except BaseException:
+            child.end()
+            raise
+        status, words = child.kill()
+        if status not in (-9, 0) or "Traceback" in words:
+            raise Broken(f"it ended by itself with status {status}: {words}")
+        self.moments[moment] += 1
+        return moment
+
+    def _play(self, child: Child, moment: str) -> None:
+        """Until it is to be killed. Raises Broken."""
         if moment == "opening":
             child.wait("opening")
             time.sleep(self.random.random() * 0.3)
@@ -112,11 +130,6 @@ class Crashes:
             child.close()
             child.wait("closing")
             time.sleep(self.random.random() * 0.3)
-        status, words = child.kill()
-        if status not in (-9, 0) or "Traceback" in words:
-            raise Broken(f"it ended by itself with status {status}: {words}")
-        self.moments[moment] += 1
-        return moment
 
     async def check(self, life: int, *, archive: bool) -> dict[str, int]:
         """Open, check, close."""
@@ -166,4 +179,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(to_the_end(main))

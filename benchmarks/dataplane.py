@@ -31,6 +31,7 @@ from acu.pulse import settle_memory
 from benchmarks import corpus, demoted, hotlife, logreads, prewarm, restart, vectorpeers
 from benchmarks.bench import Bench
 from benchmarks.disk import refuse_memory
+from benchmarks.ending import to_the_end
 from benchmarks.report import last_line, spread, table
 from benchmarks.server import OBSTACLES
 from dataplane.errors import DataPlaneError
@@ -74,7 +75,7 @@ async def run(bench: Bench) -> None:
     if bench.wants(*prewarm.KEYS):
         await asyncio.to_thread(prewarm.measure, bench)
     if bench.wants(*restart.KEYS):
-        await asyncio.to_thread(restart.measure, bench, texts)
+        restart.measure(bench, texts)  # no thread, which would wait for its process when the benchmark is ended
 
 
 async def run_hot(bench: Bench, texts: Path) -> None:
@@ -168,4 +169,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(to_the_end(main))

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from acu.client import Client, Target
+from benchmarks.ending import to_the_end
 from benchmarks.report import NotMeasured, last_line, percentile, spread, table
 from benchmarks.server import OBSTACLES, Server, free_port
 
@@ -69,10 +70,14 @@ class Bench:
 
     def started(self, server: Server) -> Server:
         """Start it on the first CPU, wait until it is ready, and leave the others to the load generators."""
-        os.sched_setaffinity(0, self.cpus[:1])  # inherited by the server
-        server.start()
-        os.sched_setaffinity(0, self.cpus[1:] or self.cpus)  # inherited by the load generators
-        server.wait(60)
+        try:
+            os.sched_setaffinity(0, self.cpus[:1])  # inherited by the server
+            server.start()
+            os.sched_setaffinity(0, self.cpus[1:] or self.cpus)  # inherited by the load generators
+            server.wait(60)
+        except BaseException:
+            server.stop()
+            raise
         return server
 
     def lag_p99_ms(self, server: Server) -> float:
@@ -104,7 +109,8 @@ class Bench:
         servers: list[Server] = []
         figures: dict[str, Rounds] = {"paced": defaultdict(list), "bare": defaultdict(list)}
         try:
-            servers = [self.daemon("paced", PACE, self.streams), self.bare()]
+            servers.append(self.daemon("paced", PACE, self.streams))
+            servers.append(self.bare())
             idle_mb = {}
             for server in servers:
                 server.load(MODEL, 16, 16, 8)
@@ -173,4 +179,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(to_the_end(main))

@@ -27,6 +27,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from acu.client import Client, Target
+from benchmarks.ending import to_the_end
 from benchmarks.report import NotMeasured, last_line, spread, table
 from benchmarks.server import OBSTACLES
 
@@ -133,4 +134,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(to_the_end(main))

@@ -20,7 +20,6 @@ import asyncio
 import contextlib
 import logging
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -33,6 +32,7 @@ import uvloop
 from acu.commands.datarestore import from_bucket
 from acu.errors import DataError
 from benchmarks.disk import filesystem
+from benchmarks.ending import to_the_end
 from benchmarks.outagecheck import answers, archive_problems, box_problems, settled, verify_problems
 from benchmarks.outageload import LOGS, SIZES, Load
 from benchmarks.outagemodel import Model
@@ -59,7 +59,6 @@ POLL_S = 0.05
 ASKED = 8  # questions of each kind and place
 SHOWN, SHOWN_LENGTH = 40, 500  # problems, and characters of each
 NOT_RUN = 2
-BROKEN_OFF = 128  # and the signal's number
 
 
 @dataclass
@@ -81,7 +80,7 @@ class Outage:
     def __init__(self, folder: Path, seconds: float, seed: int) -> None:
         self.outcome = Outcome()
         self._data = folder / "data"
-        self._server = Seaweed(folder / "server")
+        self._server = Seaweed(folder / "server", ends_with_us=True)
         self._seconds = seconds
         self._seed = seed
         self._model = Model(SIZES, DIMENSIONS, LOGS)
@@ -327,20 +326,6 @@ def report(outcome: Outcome) -> str:
     return table("An S3 server that dies under load, and a box that is lost", ("", ""), rows)
 
 
-async def broken_off_by(outage: Outage, caught: list[int]) -> Outcome:
-    """Run it; SIGINT and SIGTERM end it in order, and are noted in `caught`."""
-    task = asyncio.current_task()
-    assert task is not None
-
-    def stop(number: int) -> None:
-        caught.append(number)
-        task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop, number)
-    return await outage.run()
-
-
 def main() -> int:
     """Read the arguments, run, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -351,18 +336,15 @@ def main() -> int:
     args = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
     tune_process()
-    caught: list[int] = []
     try:
         with tempfile.TemporaryDirectory(prefix="outage-", dir=args.dir) as folder:
             kind = filesystem(Path(folder))
             outage = Outage(Path(folder), args.seconds, args.seed)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                outcome = runner.run(broken_off_by(outage, caught))
+                outcome = runner.run(outage.run())
     except (NotMeasured, OSError) as error:
         print(f"not run: {error}", file=sys.stderr)
         return NOT_RUN
-    except asyncio.CancelledError:
-        return BROKEN_OFF + caught[0]
     print(report(outcome))
     print(f"data, server and archive on {kind}")
     print("\n".join(problem[:SHOWN_LENGTH] for problem in outcome.problems[:SHOWN]))
@@ -375,4 +357,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(to_the_end(main))

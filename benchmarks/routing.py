@@ -38,6 +38,7 @@ from agentflow.errors import EngineFailure
 from agentflow.router import Decision, Route, Router, Turn
 from agentflow.routing.cards import ToolCard
 from agentflow.tokenizer import FileTokenizer
+from benchmarks.ending import to_the_end
 from benchmarks.report import NotMeasured, last_line, percentile, table
 
 MODEL = "all-minilm-l6-v2"
@@ -222,4 +223,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(to_the_end(main))

@@ -25,6 +25,7 @@ from agentflow.agents.archive import Archive
 from agentflow.agents.progress import Progress
 from agentflow.agents.record import CallStarted, Ended, Event
 from agentflow.events import TextDelta
+from benchmarks.ending import to_the_end
 from dataplane import DataPlane, DataPlaneConfig
 
 SLOW_TOKENS_S = 120.0
@@ -41,10 +42,13 @@ def begin(folder: Path, moment: str = "", *, kill_after_s: float | None = None) 
     rate = "0" if kill_after_s is None else str(SLOW_TOKENS_S)
     command = [sys.executable, "-m", "benchmarks.runkilled", str(folder), "begin", moment or "never", rate]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    if kill_after_s is not None:
-        time.sleep(kill_after_s)
+    try:
+        if kill_after_s is not None:
+            time.sleep(kill_after_s)
+            process.kill()
+        out, _ = process.communicate(timeout=120)
+    finally:
         process.kill()
-    out, _ = process.communicate(timeout=120)
     text, appends = "", 0
     for line in out.decode().splitlines(keepends=True):
         if line.endswith("\n"):  # a line that was cut was not seen
@@ -158,4 +162,4 @@ def _folder(place: str, name: str) -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(to_the_end(main))

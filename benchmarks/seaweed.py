@@ -18,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.ending import tied
 from benchmarks.report import NotMeasured
 
 BUCKET = "acu"
@@ -32,10 +33,11 @@ _SECONDS_TO_START = 60
 
 
 class Seaweed:
-    """A server whose data lie in `folder`."""
+    """A server whose data lie in `folder`. `ends_with_us`: it ends, at the latest, with the thread that started it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, ends_with_us: bool = False) -> None:
         self._folder = folder
+        self._ends_with_us = ends_with_us
         self._ports = dict(zip(_PARTS, _free_ports(len(_PARTS)), strict=True))
         self._process: subprocess.Popen[bytes] | None = None
         (folder / "data").mkdir(parents=True)
@@ -64,9 +66,9 @@ class Seaweed:
         weed = Path(sys.executable).with_name("weed")
         with (self._folder / "log").open("ab") as log:
             try:
-                self._process = subprocess.Popen(
-                    [str(weed), *self._arguments()], stdout=log, stderr=log, cwd=self._folder
-                )
+                command = [str(weed), *self._arguments()]
+                command = tied(command) if self._ends_with_us else command
+                self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder)
             except OSError as error:
                 raise NotMeasured(f"{weed} cannot be run ({error}): install what the tests need") from error
 

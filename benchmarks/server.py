@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from acu.errors import AcuError
+from benchmarks.ending import tied
 from benchmarks.report import NotMeasured
 
 OBSTACLES = (NotMeasured, AcuError, OSError, subprocess.SubprocessError, psutil.Error)
@@ -49,7 +50,7 @@ class Server:
         """Start the process; see `wait`."""
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                self.command,
+                tied(self.command),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self.env},
@@ -107,7 +108,7 @@ class Server:
         """Wait for a load that asks for `asked` tokens in all: what it saw. Raises NotMeasured if that is not all of them."""
         try:
             output, errors = client.communicate(timeout=600)
-        except subprocess.TimeoutExpired:
+        except BaseException:
             client.kill()
             raise
         if client.returncode:
@@ -135,7 +136,8 @@ class Server:
         if self.process is None:
             return
         if self.process.poll() is None:
-            self.resume()
+            with contextlib.suppress(psutil.Error):  # of a child that ends meanwhile; the others are ended below
+                self.resume()
             self.process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(30)

@@ -24,6 +24,7 @@ from typing import Any
 
 from acu.config.places import default_model_cache
 from benchmarks import randommodel
+from benchmarks.ending import to_the_end
 from benchmarks.report import NotMeasured, Ratio, last_line, percentile, table
 from benchmarks.server import OBSTACLES, Server, free_port
 
@@ -212,4 +213,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(to_the_end(main))

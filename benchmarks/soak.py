@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.ending import to_the_end
 from benchmarks.report import NotMeasured, last_line, percentile, table
 
 OVERHEAD_MB = 150
@@ -169,4 +170,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(to_the_end(main))

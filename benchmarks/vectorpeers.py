@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.ending import tied
 from benchmarks.report import NotMeasured
 from benchmarks.server import Server, free_port
 
@@ -45,7 +46,7 @@ class Peer:
             self.server.wait(120)
         with (self.folder / "errors.log").open("wb") as errors:
             self.process = subprocess.Popen(
-                self.command,
+                tied(self.command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -68,6 +68,7 @@ from benchmarks import agentmodel, workflowspeed
 from benchmarks.agent import SMOLLM2, obstacles
 from benchmarks.agentbench import AgentBench
 from benchmarks.disk import refuse_memory
+from benchmarks.ending import to_the_end
 from benchmarks.report import NotMeasured, last_line, table
 from benchmarks.server import OBSTACLES
 from benchmarks.workflowacu import CONTEXT, EMBEDDER
@@ -187,4 +188,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(to_the_end(main))
