@@ -70,6 +70,10 @@ def test_a_full_notification_socket_never_blocks(tmp_path: Path) -> None:
         for _ in range(5000):
             notifier.alive()
         notifier.close()
+        receiver.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            for _ in range(5000):
+                assert receiver.recv(4096) == b"WATCHDOG=1"
 
 
 def test_what_was_meant_for_another_process_is_not_taken_and_nothing_stays_for_children() -> None:
