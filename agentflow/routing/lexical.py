@@ -10,8 +10,12 @@ An alias of several units counts as a whole, wherever it stands, and what is wit
 letter more, fewer or other, or two swapped) counts as that, if both begin alike: first letters are seldom mistyped (Pollock and
 Zamora, 1984). A letter more at the end is another form of the word, and no slip.
 
+A term's cards are all those whose examples have it, be it once: a city in the examples of three tools says little, also where
+only one of them has it twice. Nor does it say more where it opens a turn (北京现在几点).
+
 A card with openers says how people ask for anything (routing/direct.py). What of it stands in another card's examples speaks for
-that card too, and so for neither: a tool whose example is "Who is the owner of search?" is not beaten by "who is" alone.
+that card too; and for that card alone where the turn has more of it, or the frame of an example (routing/frames.py): a tool whose
+example is "Who is the owner of search?" is not beaten by "who is".
 
 What opens the turn, behind courtesies, is what is asked for ("remember that I have 900 euros", "write a poem about rain"): it
 counts more than what stands behind it.
@@ -22,9 +26,13 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from agentflow.routing.cards import ToolCard
+from agentflow.routing.frames import Example, Frames
 from agentflow.routing.terms import STOP_PHRASES, SUM, has_sum, is_character, opening_of, spoken, term_at, terms, units
 
 K1 = 1.2  # BM25's usual saturation (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009)
@@ -60,19 +68,34 @@ class LexicalIndex:
         self._phrases: set[tuple[str, ...]] = set()
         self._openers: set[tuple[str, ...]] = set()
         frequencies: dict[str, dict[int, float]] = defaultdict(dict)
+        exemplified: dict[str, set[int]] = defaultdict(set)
+        own = [self._frequencies(structs.replace(card, examples=())).keys() for card in cards]
+        self._chosen = set[str]().union(*own)
         for number, card in enumerate(cards):
             for term, frequency in self._frequencies(card).items():
                 frequencies[term][number] = frequency
+            for term in {term for example in card.examples for term in terms(example)}:
+                exemplified[term].add(number)
         self._longest = max(map(len, self._phrases | self._openers), default=0)
-        asking = {tuple(units(alias)) for card in cards if card.openers for alias in card.aliases}
+        self._general = {number for number, card in enumerate(cards) if card.openers}
+        self._asking = set[str]().union(*(own[number] for number in self._general))
         for number, card in enumerate(cards):
-            for term, frequency in self._shared(card, asking).items():
+            for term, frequency in self._shared(card).items():
                 frequencies[term].setdefault(number, frequency)
         rarest = _idf(1, len(cards))
         self._postings = {
-            term: [(number, _idf(len(found), len(cards)) / rarest * tf / (tf + K1)) for number, tf in found.items()]
+            term: [
+                (number, _idf(len(found.keys() | exemplified[term]), len(cards)) / rarest * tf / (tf + K1))
+                for number, tf in found.items()
+            ]
             for term, found in frequencies.items()
         }
+        self._frames = Frames(
+            Example(number, said, self._telling(said, own[number]))
+            for number, card in enumerate(cards)
+            if number not in self._general
+            for said in map(units, card.examples)
+        )
         self._misspelt: dict[str, str] = {}
         for term, found in frequencies.items():
             if max(found.values()) >= DESCRIPTION:  # what only an example has is too much by chance
@@ -82,8 +105,12 @@ class LexicalIndex:
     def match(self, text: str) -> dict[int, Match]:
         """The cards, by number, that something in the text speaks for."""
         tallies: dict[int, _Tally] = defaultdict(_Tally)
-        for term, trust in self._known(text).items():
+        known = self._known(text)
+        taken = self._framed(units(text), tallies) | self._shared_in(known)
+        for term, trust in known.items():
             for number, weight in self._postings[term]:
+                if number in self._general and term in taken:
+                    continue
                 tallies[number].evidence += weight * trust
                 tallies[number].terms.append((weight, term))
         return {
@@ -113,8 +140,8 @@ class LexicalIndex:
                 result[_opening(phrase)] += ALIAS
         return result
 
-    def _shared(self, card: ToolCard, asking: set[tuple[str, ...]]) -> dict[str, float]:
-        """The openers with which the card's examples begin, and the phrases of `asking` in them: they speak for it as well."""
+    def _shared(self, card: ToolCard) -> dict[str, float]:
+        """The openers with which the card's examples begin, and the asking phrases in them: they speak for it as well."""
         found: dict[str, float] = defaultdict(float)
         for example in card.examples:
             said = units(example)
@@ -127,9 +154,44 @@ class LexicalIndex:
             opener = next((phrase for at, phrase in phrases if at <= opening and phrase in self._openers), None)
             if opener is not None:
                 found[_opening(opener)] += EXAMPLE
-            for phrase in {phrase for _, phrase in phrases if phrase in asking}:
+            for phrase in {phrase for _, phrase in phrases if _whole(phrase) in self._asking}:
                 found[_whole(phrase)] += EXAMPLE
         return found
+
+    def _telling(self, said: list[str], own: AbstractSet[str]) -> list[bool]:
+        """Which of an example's units are of the terms and aliases that were chosen for its card."""
+        telling = [False] * len(said)
+        for size in range(1, min(max(self._longest, 2), len(said)) + 1):
+            for at in range(len(said) - size + 1):
+                if _whole(tuple(said[at : at + size])) in own:
+                    telling[at : at + size] = [True] * size
+        return telling
+
+    def _framed(self, found: list[str], tallies: dict[int, _Tally]) -> set[str]:
+        """The ways of asking within frames (routing/frames.py); the longest frame of each card counts for it as an alias does."""
+        taken: set[str] = set()
+        framed: set[int] = set()
+        opening = opening_of(found)
+        for frame in self._frames.of(found):
+            end = len(found) - frame.tail
+            left = [at < frame.head or at >= end for at in range(len(found))]
+            phrases = self._phrases_in(found, opening, left).keys()
+            asked = phrases & self._asking
+            words = (at for at in range(len(found)) if all(left[at : at + 1 + is_character(found[at])]))
+            others = phrases - asked or any(term_at(found, at) for at in words)
+            if asked and others and frame.card not in framed:
+                framed.add(frame.card)
+                taken |= asked
+                shown = f"{_whole(tuple(found[: frame.head]))} ... {_whole(tuple(found[end:]))}".strip()
+                tallies[frame.card].evidence += ALIAS / (ALIAS + K1)
+                tallies[frame.card].terms.append((ALIAS / (ALIAS + K1), shown))
+        return taken
+
+    def _shared_in(self, known: dict[str, float]) -> set[str]:
+        """The ways of asking in a text that a card's examples have too, where the text has more of that card's."""
+        asked = known.keys() & self._asking
+        cards = {number for term in known.keys() - asked for number, _ in self._postings[term]} - self._general
+        return {term for term in asked if any(number in cards for number, _ in self._postings[term])}
 
     def _known(self, text: str) -> dict[str, float]:
         """The text's terms that cards have, each with how much it counts."""
@@ -139,7 +201,7 @@ class LexicalIndex:
         known = self._phrases_in(found, opening, free)
         for at in range(len(found)):
             if free[at] and (term := term_at(found, at)) is not None:
-                weight = OPENING if at <= opening else 1.0
+                weight = OPENING if at <= opening and term in self._chosen else 1.0
                 if term in self._postings:
                     _raise_to(known, term, weight)
                 elif (meant := self._meant(term)) is not None:

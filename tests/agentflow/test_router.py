@@ -231,6 +231,29 @@ def test_a_tool_whose_examples_ask_as_general_questions_do_is_not_beaten_by_how_
         assert decide(router, general).route == "answer", general
 
 
+@pytest.mark.parametrize("text", ["ledger 是谁负责的?", "谁负责 ledger?", "请问 ledger 是谁负责的"])
+def test_a_named_thing_in_a_question_of_two_languages_finds_its_tool(text: str) -> None:
+    deploy = ToolCard(name="deploy_status", description="Which release is deployed.", aliases=("deployed", "部署"))
+    worded = ("billing 是谁负责的？", "谁负责 billing？")  # the form alone, and no alias
+    alike = ("Who is the owner of search?", "搜索的负责人是谁？", "谁是搜索的负责人？")
+    for examples, aliases in ((worded, ()), (alike, ("owner", "负责人"))):
+        owner = ToolCard(name="owner_of", description="Who owns a service.", examples=examples, aliases=aliases)
+        decision = decide(Router([owner, deploy]), text)
+        assert (decision.route, decision.tool) == ("extract", "owner_of"), examples
+        for general in ("谁发明了电灯", "法国总统是谁", "Who is the president of France?"):
+            assert decide(Router([owner, deploy]), general).route == "answer", general
+
+
+def test_a_city_that_other_tools_examples_have_does_not_hide_the_tool_that_is_asked_for() -> None:
+    clock = ToolCard(name="city_time", examples=("现在纽约几点了？", "巴黎现在是什么时间？"), aliases=("现在几点",))
+    sun = ToolCard(name="sun_times", examples=("今天北京什么时候天黑？", "冬至那天北京白天有多长？"), aliases=("天黑",))
+    weather = ToolCard(name="weather", examples=("北京今天天气怎么样？",), aliases=("天气",))
+    units = ToolCard(name="convert_units", aliases=("公里",))
+    money = ToolCard(name="convert_currency", aliases=("汇率",))
+    decision = decide(Router([weather, sun, clock, money, units]), "北京现在几点")
+    assert (decision.route, decision.tool) == ("extract", "city_time")
+
+
 def test_without_tools_every_turn_is_answered() -> None:
     router = Router([])
     seeing = router.with_vectors(np.eye(len(router.texts()), dtype=np.float32))

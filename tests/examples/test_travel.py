@@ -12,6 +12,8 @@ import pytest
 from acu.config import load
 from agentflow.agents import form
 from agentflow.messages import Message, Tool
+from agentflow.router import Router, Turn
+from agentflow.routing.cards import ToolCard
 from agentflow.tools.toolmodule import load_functions
 from tests.acu.running import DaemonFactory, acu
 from tests.examples.loading import EXAMPLES, module_of, served, tools_of
@@ -21,6 +23,28 @@ DAYS = module_of("travel", "days")
 PLACES = module_of("travel", "places")
 SUNLIGHT = module_of("travel", "sunlight")
 TODAY = date(2026, 11, 30)  # a Monday
+
+
+@pytest.mark.parametrize(
+    ("tool", "questions"),
+    [
+        (
+            "city_time",
+            "北京现在几点|现在北京几点|北京几点了|北京时间|上海现在几点|伦敦今天星期几|Time in Paris now, o'clock?",
+        ),
+        ("sun_times", "北京几点日出|今天上海什么时候天黑|巴黎12月24日几点天黑|北京太阳几点下山|冬至那天广州白天有多长"),
+        ("weather", "北京天气怎么样|北京现在多少度|现在北京下雨吗|北京明天冷吗|Is it cold in Beijing now?"),
+        ("convert_currency", "100美元等于多少人民币|把500元换成日元"),
+        ("convert_units", "10英里等于多少公里|把华氏100度换成摄氏度"),
+        (None, "你好|北京是谁建的|介绍一下北京|法国的首都是哪里|Who is the mayor of Beijing?"),
+    ],
+)
+def test_a_question_finds_its_tool_by_words_alone(tool: str | None, questions: str) -> None:
+    functions = load_functions(str(EXAMPLES / "travel" / "tools.py"))
+    router = Router([ToolCard.of(function.spec) for function in functions.values()])
+    for question in questions.split("|"):
+        decision = router.decide(Turn(text=question))
+        assert (decision.route, decision.tool) == (("extract", tool) if tool else ("answer", None)), question
 
 
 @pytest.mark.parametrize(

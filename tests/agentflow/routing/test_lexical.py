@@ -94,6 +94,67 @@ def test_openers_and_aliases_of_what_is_asked_speak_for_a_card_whose_examples_ha
     assert found.match("who is he")[2].evidence < alone
 
 
+def test_a_way_of_asking_is_the_tools_where_the_turn_has_more_of_it() -> None:
+    direct = ToolCard(name="", aliases=("是谁",), openers=("who is", "谁"))
+    owner = ToolCard(name="owner", examples=("Who is the keeper of it?", "负责人是谁？"), aliases=("负责", "keeper"))
+    deploy = ToolCard(name="deploy", aliases=("release",))
+    found = LexicalIndex([owner, deploy, direct])
+    assert set(found.match("ledger 是谁负责的")) == {0}
+    assert set(found.match("who is the keeper of ledger")) == {0}
+    assert set(found.match("法国总统是谁")) == set(found.match("who is she")) == {0, 2}
+    assert set(found.match("who is on the release")) == {0, 1, 2}  # of the other tool's examples none asks so
+    assert set(found.match("谁负责 ledger")) == {0, 2}  # and of this tool's none with this opener
+
+
+@pytest.mark.parametrize(
+    ("example", "text", "frame"),
+    [
+        ("billing 是谁负责的？", "ledger 是谁负责的?", "... 是谁负责的"),
+        ("Who is on call for search?", "who is on call for ledger", "who is on call for ..."),
+        ("谁是搜索的负责人？", "谁是 ledger 的负责人", "谁是 ... 的负责人"),
+        ("Who is away?", "Who is away?", "who is away ..."),
+    ],
+)
+def test_one_example_with_another_name_counts_as_an_alias_and_takes_the_way_of_asking(
+    example: str, text: str, frame: str
+) -> None:
+    direct = ToolCard(name="", aliases=("是谁",), openers=("who is", "谁"))
+    found = LexicalIndex([ToolCard(name="owner", examples=(example,)), ToolCard(name="deploy"), direct]).match(text)
+    assert set(found) == {0}
+    assert found[0].terms[0] == frame
+    assert found[0].evidence > 3 / 4.2
+
+
+@pytest.mark.parametrize(
+    ("example", "text"),
+    [
+        ("Who is the owner of search?", "who is the president of France"),
+        ("Who is the owner?", "who is the president"),  # nothing but a way of asking
+        ("billing 是谁？", "ledger 是谁"),
+        ("Who is the pilot of search?", "Who is the author of search?"),
+    ],
+)
+def test_a_way_of_asking_alone_makes_no_frame(example: str, text: str) -> None:
+    direct = ToolCard(name="", aliases=("是谁",), openers=("who is", "谁"))
+    owner = ToolCard(name="owner", description="Pilots", examples=(example,))
+    assert 1 in LexicalIndex([owner, direct]).match(text)
+
+
+def test_a_place_in_the_examples_of_many_cards_says_less_though_only_one_has_it_twice() -> None:
+    sun = ToolCard(name="sun", examples=("北京何时天黑", "冬至北京白天多长"), aliases=("天黑",))
+    others = [ToolCard(name=name, examples=(f"{name}北京",)) for name in ("时间", "天气")]
+    alone = LexicalIndex([sun, *(ToolCard(name=card.name) for card in others)]).match("去北京")[0].evidence
+    shared = LexicalIndex([sun, *others]).match("去北京")
+    assert shared[0].terms == ("北京",)
+    assert shared[0].evidence < 0.5 * alone
+
+
+def test_what_only_examples_say_counts_no_more_where_it_opens_a_turn() -> None:
+    found = LexicalIndex(CARDS)
+    assert found.match("wet box")[0].evidence == found.match("box wet")[0].evidence
+    assert found.match("forecast box")[0].evidence > found.match("box forecast")[0].evidence
+
+
 def test_what_a_card_is_called_counts_as_that_and_what_one_example_says_twice_once() -> None:
     direct = ToolCard(name="", aliases=("是谁",), openers=("who is",))
     called = ToolCard(name="owner", aliases=("是谁",), examples=("负责人是谁？",))
