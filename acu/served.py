@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from acu.config import AcuConfig, GpuConfig, model_names, model_role
+from acu.config import AcuConfig, GpuConfig, model_role, names_by_key
 from acu.errors import ModelError, ModelIncomplete, StartRefused
 from acu.hardware import Report
 from acu.hardware.probe import memory
@@ -66,12 +66,13 @@ def scripted(models: Mapping[str, ModelConfig], script: str | None) -> dict[str,
     `scripted-KEY`; every name that the real ones have stays an alias.
     """
     taken: set[str] = set()
+    names = names_by_key(models)
     changed: dict[str, ModelConfig] = {}
     for key, model in models.items():
         first = "scripted" if model_role(key, model) == "chat" else "scripted-embed"
         name = first if first not in taken else f"scripted-{key}"
         taken.add(name)
-        aliases = tuple(alias for alias in model_names(key, model) if alias != name)
+        aliases = tuple(alias for alias in names[key] if alias != name)
         changed[key] = replace(
             model, engine="scripted", served_name=name, aliases=aliases, script=script or model.script
         )
@@ -121,7 +122,7 @@ def _plan(key: str, model: ModelConfig, config: AcuConfig, refusals: Refusals) -
     chat = role == "chat"
     return Plan(
         key=key,
-        names=model_names(key, model),
+        names=names_by_key(config.models)[key],
         role=role,
         config=replace(model, role=role, engine=engine),
         files=files,

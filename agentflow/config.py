@@ -98,7 +98,11 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         ),
     ] = None
     served_name: Annotated[
-        str | None, Meta(description="Name that clients ask for. Default: the last part of `model`.")
+        str | None,
+        Meta(
+            description="Name that clients ask for. Default: the last part of `model`, which is an alias in any case, unless "
+            "another model has that name: one model can be served twice, with other settings and names."
+        ),
     ] = None
     aliases: Annotated[tuple[str, ...], Meta(description="Further names that clients may ask for.")] = ()
     max_model_len: Annotated[

@@ -15,6 +15,7 @@ from acu.config.sections import (
     TelemetryConfig,
     model_names,
     model_role,
+    names_by_key,
     split_address,
 )
 
@@ -34,6 +35,7 @@ __all__ = [
     "load",
     "model_names",
     "model_role",
+    "names_by_key",
     "process_environment",
     "split_address",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from acu.config.fields import Problem, shown
-from acu.config.sections import AcuConfig, NetworkConfig, model_names, model_role, split_address
+from acu.config.sections import AcuConfig, NetworkConfig, model_role, names_by_key, split_address
 from agentflow.agents.config import AgentConfig
 from agentflow.config import ModelConfig
 from agentflow.sampling import given
@@ -64,13 +64,14 @@ def model_problems(models: Mapping[str, ModelConfig]) -> list[Problem]:
     """Names that two models claim, and what does not fit a model's role."""
     found: list[Problem] = []
     owners: dict[str, str] = {}
+    names = names_by_key(models)
     for key, model in models.items():
         if model.engine == "encoder" and model_role(key, model) == "chat":
             found.append(Problem(f"models.{key}.engine", "'encoder' makes vectors, and the role is chat; use vllm"))
         if model_role(key, model) == "embed" and given(model.sampling):
             text = "is for models that generate, and the role is embed; take it out"
             found.append(Problem(f"models.{key}.sampling", text))
-        for name in model_names(key, model):
+        for name in names[key]:
             if owners.setdefault(name, key) != key:
                 text = f"the name {name!r} belongs to models.{owners[name]} too; set served_name or aliases apart"
                 found.append(Problem(f"models.{key}", text))
@@ -79,7 +80,7 @@ def model_problems(models: Mapping[str, ModelConfig]) -> list[Problem]:
 
 def agent_problems(agents: Mapping[str, AgentConfig], models: Mapping[str, ModelConfig]) -> list[Problem]:
     """Agents whose models are not served, or do not speak."""
-    roles = {name: model_role(key, model) for key, model in models.items() for name in model_names(key, model)}
+    roles = {name: model_role(key, models[key]) for key, names in names_by_key(models).items() for name in names}
     found: list[Problem] = []
     for key, agent in agents.items():
         for field, name in (("model", agent.model), ("small_model", agent.small_model)):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -208,5 +210,24 @@ def model_role(key: str, model: ModelConfig) -> Literal["chat", "embed"]:
 
 def model_names(key: str, model: ModelConfig) -> tuple[str, ...]:
     """The served name, then every alias, without repetition."""
-    own = model.model.rstrip("/").rpartition("/")[2]
+    own = own_name(model)
     return tuple(dict.fromkeys((model.served_name or own, key, own, *model.aliases)))
+
+
+def own_name(model: ModelConfig) -> str:
+    """The last part of what names a model, which it is called if nothing else is said."""
+    return model.model.rstrip("/").rpartition("/")[2]
+
+
+def names_by_key(models: Mapping[str, ModelConfig]) -> dict[str, tuple[str, ...]]:
+    """As `model_names`, of all models. Where one's own name is another's too, only those have it that were given it.
+
+    So one model can be served twice, with other settings and under another name.
+    """
+    names = {key: model_names(key, model) for key, model in models.items()}
+    owners = Counter(name for each in names.values() for name in each)
+    for key, model in models.items():
+        own = own_name(model)
+        if owners[own] > 1 and model.served_name not in (None, own) and own not in (key, *model.aliases):
+            names[key] = tuple(name for name in names[key] if name != own)
+    return names

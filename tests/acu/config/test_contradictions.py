@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from acu.config import NetworkConfig, exposure_problems, load
+from acu.config import NetworkConfig, exposure_problems, load, names_by_key
+from acu.served import scripted
 from tests.acu.config.files import problems, write
 
 
@@ -35,6 +36,19 @@ from tests.acu.config.files import problems, write
 )
 def test_contradictions_name_the_field_and_what_to_do(tmp_path: Path, text: str, problem: str) -> None:
     assert any(problem in found for found in problems(tmp_path, text)), problems(tmp_path, text)
+
+
+def test_one_model_can_be_served_twice_under_names_of_its_own(tmp_path: Path) -> None:
+    text = (
+        "models: {large: {model: m}, small: {model: m, served_name: m-small, max_model_len: 512}}\n"
+        "agents: {a: {model: m, small_model: m-small}}"
+    )
+    loaded = load({"HOME": str(tmp_path)}, file=write(tmp_path / "ok.yaml", text))
+    assert names_by_key(loaded.config.models) == {"large": ("m", "large"), "small": ("m-small", "small")}
+    assert names_by_key(scripted(loaded.config.models, None)) == {
+        "large": ("scripted", "large", "m"),
+        "small": ("scripted-small", "small", "m-small"),
+    }
 
 
 def test_sampling_that_says_nothing_is_no_contradiction(tmp_path: Path) -> None:
