@@ -149,8 +149,12 @@ class Archive:
         dropped = await journal.remove(self.state, tenant, run_id)
         with translated():
             stored = await self.state.get(tenant, "run", run_id)
-            if stored is not None and (run := _readable(run_id, stored.value)) is not None:
-                await self._index.forget(tenant, run)
+            if stored is not None:
+                try:
+                    await self._index.forget(tenant, _decoded(run_id, stored.value))
+                except DataDamaged as error:
+                    _log.warning("a run is removed that cannot be read", extra={"run": run_id, "why": str(error)})
+                    await self._index.forget_id(tenant, run_id)
             return await self.state.delete(tenant, "run", run_id) or dropped
 
     async def _put(self, tenant: str, run: RunRecord) -> int:

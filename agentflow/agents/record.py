@@ -171,12 +171,16 @@ class ApprovalAsked(RunEvent, frozen=True, tag="asked", kw_only=True):
 
 
 class ApprovalGiven(RunEvent, frozen=True, tag="answered", kw_only=True):
-    """A person allowed a call or did not; `why` is for the model. `by`: the name of the key that said so."""
+    """A person allowed a call or did not; `why` is for the model. `by`: the name of the key that said so.
+
+    `response`: the id of the response that brought the word; empty: it was given at the run itself.
+    """
 
     call_id: str
     allowed: bool
     why: str = ""
     by: str = ""
+    response: str = ""
 
 
 class Added(RunEvent, frozen=True, tag="added", kw_only=True):

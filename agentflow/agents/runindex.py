@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, get_args
 
@@ -32,6 +33,8 @@ KIND: Final = "run_by"
 _REACH: Final = "run_index"
 _ALL: Final = "all"
 _PAGE: Final = 500
+
+_log = logging.getLogger(__name__)
 
 
 class Indexed(Protocol):
@@ -76,6 +79,14 @@ class RunIndex:
         """Remove a run's entries."""
         await asyncio.gather(*(self._state.delete(tenant, KIND, name, wait="visible") for name in _names(run)))
 
+    async def forget_id(self, tenant: str, run_id: str) -> None:
+        """As `forget`, of a run of which nothing else is known: all entries are looked at."""
+        after = None
+        while page := await self._state.scan(tenant, KIND, after=after, limit=_PAGE):
+            names = [name for name, _ in page if name.endswith(f"/{run_id}")]
+            await asyncio.gather(*(self._state.delete(tenant, KIND, name, wait="visible") for name in names))
+            after = page[-1][0]
+
     async def begin(self, tenant: str) -> None:
         """Note of a tenant that has no runs that there is nothing to index. Looks once for each tenant."""
         if tenant in self._begun:
@@ -87,7 +98,7 @@ class RunIndex:
     async def complete(self, tenant: str, runs: Runs) -> None:
         """Index what was there before the index."""
         stored = await self._state.get(tenant, _REACH, _ALL)
-        reach = Reach() if stored is None else msgspec.json.decode(stored.value, type=Reach)
+        reach = Reach() if stored is None else _reach(stored.value)
         while not reach.done:
             page = await runs(reach.after, _PAGE)
             await asyncio.gather(*(self.note(tenant, run) for run in page))
@@ -105,6 +116,14 @@ class RunIndex:
 
     async def _put_reach(self, tenant: str, reach: Reach) -> None:
         await self._state.put(tenant, _REACH, _ALL, msgspec.json.encode(reach), wait="visible")
+
+
+def _reach(stored: bytes) -> Reach:
+    try:
+        return msgspec.json.decode(stored, type=Reach)
+    except msgspec.DecodeError as error:
+        _log.warning("the index of the runs cannot be trusted, and is made anew", extra={"why": str(error)})
+        return Reach()
 
 
 def _names(run: Indexed) -> list[str]:

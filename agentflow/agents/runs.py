@@ -310,6 +310,7 @@ class Runs:
         """Go on with a stored run, or end it; False if it had never begun."""
         events = await archive.events(tenant, run_id)
         if not events:
+            await archive.delete(tenant, run_id)  # with parts of an event that did not come into the log
             await archive.drop_open(tenant, run_id)
             return False
         journal = StoredJournal(archive.state, tenant, run_id, last=events[-1][0])

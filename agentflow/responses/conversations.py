@@ -9,13 +9,17 @@ no other response tells that. What came of it before the next response of the co
 that one, where no other response of the conversation tells it: its record says from where on.
 
 One that failed gives nothing of its own. But what was done before it, and behind a question, was done.
+
+What cannot be read is left out, with a warning: a response whose note stays (a backup may bring it back), or an item.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -37,6 +41,15 @@ _KIND = "conversation"
 _ITEM = "conversation_item"
 _PAGE = 1000
 _INLINE_ITEMS = 100  # about a millisecond of decoding; more would hold the loop up
+
+_log = logging.getLogger(__name__)
+
+
+class Stored(NamedTuple):
+    """A conversation's items by the names of their records, oldest first, and the bytes of those that cannot be read."""
+
+    items: list[tuple[str, Item]]
+    damaged: dict[str, bytes]
 
 
 class Conversations:
@@ -71,16 +84,20 @@ class Conversations:
 
     async def retrieve(self, tenant: str, conversation_id: str) -> ConversationRecord:
         """A conversation."""
+        found = await self._bytes(tenant, conversation_id)
+        try:
+            return msgspec.json.decode(found, type=ConversationRecord)
+        except msgspec.DecodeError as error:
+            raise DataDamaged(f"the record of {conversation_id!r} cannot be read: restore it from a backup.") from error
+
+    async def _bytes(self, tenant: str, conversation_id: str) -> bytes:
         found = None
         if _ID.fullmatch(conversation_id):
             with translated():
                 found = await (await self._archive()).state.get(tenant, _KIND, conversation_id)
         if found is None:
             raise NotStored(f"Conversation with id '{conversation_id[:64]}' not found.", param="conversation")
-        try:
-            return msgspec.json.decode(found.value, type=ConversationRecord)
-        except msgspec.DecodeError as error:
-            raise DataDamaged(f"the record of {conversation_id!r} cannot be read: restore it from a backup.") from error
+        return found.value
 
     async def update(self, tenant: str, conversation_id: str, metadata: dict[str, str]) -> ConversationRecord:
         """Give a conversation other metadata."""
@@ -91,16 +108,21 @@ class Conversations:
     async def delete(self, tenant: str, conversation_id: str) -> None:
         """Remove a conversation with its items. Responses stay, but a run that waits for a person's word is ended.
 
-        The record goes last: what was cut short can be repeated.
+        The record goes last: what was cut short can be repeated. What cannot be read of it goes too.
         """
-        await self.retrieve(tenant, conversation_id)
+        await self._bytes(tenant, conversation_id)
         for response_id in await self._responses.due(tenant, conversation_id):
-            record = await self._responses.record(tenant, response_id)
+            try:
+                record = await self._responses.record(tenant, response_id)
+            except DataDamaged as error:
+                _log.warning("a conversation is removed without its response", extra=_told(response_id, error))
+                record = await self._responses.traces(tenant, response_id)
             if record is not None:
                 await self._end_waiting(tenant, record.run_id)
             await self._responses.drop_due(tenant, conversation_id, response_id)
         async with self._alone(tenant, conversation_id):
-            names = [name for name, _ in await self._stored(tenant, conversation_id)]
+            stored = await self._stored(tenant, conversation_id)
+            names = [*(name for name, _ in stored.items), *stored.damaged]
             with translated():
                 state = (await self._archive()).state
                 await asyncio.gather(*(state.delete(tenant, _ITEM, name) for name in names))
@@ -117,44 +139,60 @@ class Conversations:
         return paged(await self.all_items(tenant, conversation_id), lambda item: item.id, request)
 
     async def all_items(self, tenant: str, conversation_id: str) -> list[Item]:
-        """All of a conversation's items, oldest first."""
-        await self.retrieve(tenant, conversation_id)
-        await self.settle(tenant, conversation_id)
-        return [item for _, item in await self._stored(tenant, conversation_id)]
+        """All of a conversation's items, oldest first, but for those that cannot be read."""
+        return [item for _, item in (await self._all(tenant, conversation_id)).items]
 
     async def item(self, tenant: str, conversation_id: str, item_id: str) -> Item:
         """One item of a conversation."""
-        for item in await self.all_items(tenant, conversation_id):
+        stored = await self._all(tenant, conversation_id)
+        for _, item in stored.items:
             if item.id == item_id:
                 return item
-        raise _no_item(item_id)
+        raise _no_item(item_id, stored)
 
     async def delete_item(self, tenant: str, conversation_id: str, item_id: str) -> ConversationRecord:
-        """Remove an item; returns its conversation."""
+        """Remove an item; returns its conversation. Of one that cannot be read the id may still be there."""
+        stored = await self._all(tenant, conversation_id)
         record = await self.retrieve(tenant, conversation_id)
-        await self.settle(tenant, conversation_id)
-        names = [name for name, item in await self._stored(tenant, conversation_id) if item.id == item_id]
+        names = [name for name, item in stored.items if item.id == item_id]
+        names += [name for name, bytes_ in stored.damaged.items() if f'"{item_id}"'.encode() in bytes_]
         if not names:
-            raise _no_item(item_id)
+            raise _no_item(item_id, stored)
         with translated():
             await (await self._archive()).state.delete(tenant, _ITEM, names[0])
         return record
 
     async def settle(self, tenant: str, conversation_id: str, run_id: str = "") -> None:
         """Take in the items of the responses that are over and do not wait for a person; of a run that is under way, only of
-        `run_id`.
+        `run_id`. One that cannot be read is left out, with a warning.
         """
         async with self._alone(tenant, conversation_id):
             for response_id in await self._responses.due(tenant, conversation_id):
-                record = await self._responses.record(tenant, response_id)
-                if record is not None:
-                    if record.run_id != run_id and self._goes_on(tenant, record.run_id):
-                        continue
-                    projection = await self._responses.outcome(tenant, record)
-                    if projection is None or not projection.over or projection.waits:
-                        continue
-                    await self._take_in(tenant, conversation_id, projection)
-                await self._responses.drop_due(tenant, conversation_id, response_id)
+                try:
+                    await self._settle(tenant, conversation_id, response_id, run_id)
+                except DataDamaged as error:
+                    _log.warning("a conversation goes on without a response", extra=_told(response_id, error))
+
+    async def _settle(self, tenant: str, conversation_id: str, response_id: str, run_id: str) -> None:
+        """As `settle`, of one response."""
+        record = await self._responses.record(tenant, response_id)
+        if record is not None:
+            if record.run_id != run_id and self._goes_on(tenant, record.run_id):
+                return
+            if await self._responses.is_lost(tenant, record):
+                await self._responses.drop(tenant, record)
+                return
+            projection = await self._responses.outcome(tenant, record)
+            if projection is None or not projection.over or projection.waits:
+                return
+            await self._take_in(tenant, conversation_id, projection)
+        await self._responses.drop_due(tenant, conversation_id, response_id)
+
+    async def _all(self, tenant: str, conversation_id: str) -> Stored:
+        """What a conversation has, once all is taken in."""
+        await self.retrieve(tenant, conversation_id)
+        await self.settle(tenant, conversation_id)
+        return await self._stored(tenant, conversation_id)
 
     def _alone(self, tenant: str, conversation_id: str) -> asyncio.Lock:
         return self._settling.setdefault((tenant, conversation_id), asyncio.Lock())
@@ -184,28 +222,37 @@ class Conversations:
         with translated():
             await (await self._archive()).state.put(tenant, _KIND, record.id, msgspec.json.encode(record))
 
-    async def _stored(self, tenant: str, conversation_id: str) -> list[tuple[str, Item]]:
-        """The items by the names of their records, oldest first."""
-        found: list[tuple[str, Item]] = []
+    async def _stored(self, tenant: str, conversation_id: str) -> Stored:
+        found = Stored([], {})
         state, after = (await self._archive()).state, None
         with translated():
             while page := await state.scan(tenant, _ITEM, prefix=f"{conversation_id}/", after=after, limit=_PAGE):
                 values = [(name, each.value) for name, each in page]
-                few = len(values) <= _INLINE_ITEMS
-                found += _decoded(values) if few else await asyncio.to_thread(_decoded, values)
+                if len(values) <= _INLINE_ITEMS:
+                    _decode(values, found)
+                else:
+                    await asyncio.to_thread(_decode, values, found)
                 after = page[-1][0]
+        for name in found.damaged:
+            _log.warning("an item that cannot be read is left out: restore it from a backup", extra={"item": name})
         return found
 
 
-def _decoded(values: Sequence[tuple[str, bytes]]) -> list[tuple[str, Item]]:
-    found: list[tuple[str, Item]] = []
+def _decode(values: Sequence[tuple[str, bytes]], into: Stored) -> None:
     for name, value in values:
         try:
-            found.append((name, msgspec.json.decode(value, type=ItemRecord).item))
-        except msgspec.DecodeError as error:
-            raise DataDamaged(f"the item {name!r} cannot be read: restore it from a backup.") from error
-    return found
+            into.items.append((name, msgspec.json.decode(value, type=ItemRecord).item))
+        except msgspec.DecodeError:
+            into.damaged[name] = value
 
 
-def _no_item(item_id: str) -> NotStored:
+def _told(response_id: str, error: DataDamaged) -> dict[str, str]:
+    return {"response": response_id, "why": str(error)}
+
+
+def _no_item(item_id: str, stored: Stored) -> NotStored | DataDamaged:
+    """What to say of an item that is not found, where it may be one that cannot be read."""
+    if stored.damaged:
+        names = ", ".join(stored.damaged)[:256]
+        return DataDamaged(f"the item {item_id[:64]!r} may be one of {names}, which cannot be read: restore a backup.")
     return NotStored(f"Item with id '{item_id[:64]}' not found.", param="item_id")

@@ -9,9 +9,10 @@
 
 A reader ignores fields that it does not know, and what is added later has a default.
 
-Order: a response's record, and what is due of it, are durable before its run begins. A crash between them leaves a record
-without a log, which is as unknown as none, and a due that comes to nothing. The items of a response that is over are written
-before its due is removed, under names that follow from its log: they can be written twice.
+Order: a response's record, and what is due of it, are durable before its run begins, or goes on with its words. A crash between
+them leaves a record of which no log tells, which is as unknown as none: what is due of it comes to nothing, and is removed with
+it by whoever next looks at its conversation. The items of a response that is over are written before its due is removed, under
+names that follow from its log: they can be written twice.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
 
     `run`: the run that an earlier response began, where this one goes on with it behind the first `after` events of its log.
     `told`: up to which event each conversation is told of the run by the responses before this one, those that were deleted
-    since among them.
+    since among them. `named`: the words in the log name the response that brought them; those of an earlier release do not.
     """
 
     id: str
@@ -75,6 +76,7 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     run: str = ""
     after: int = 0
     told: dict[str, int] = {}
+    named: bool = False
 
     @property
     def run_id(self) -> str:

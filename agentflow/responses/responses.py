@@ -12,6 +12,7 @@ on, and comes into that one's conversation.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Iterable
 
 from msgspec.structs import replace
@@ -38,6 +39,8 @@ from agentflow.responses.words import Words, check_heard, same_run
 _PREVIOUS = "previous_response_id"
 _AT_ONCE = 50  # events of a log that are told without a break
 _NO_MESSAGE = "A response needs something to answer: give `input`."
+
+_log = logging.getLogger(__name__)
 
 
 class Responses:
@@ -69,15 +72,16 @@ class Responses:
             settings=settings,
             store=request.store,
         )
-        if request.store:
-            await self._store.put(tenant, record)
-        try:
-            chain = chain or (record.id if request.store else "")
-            return await self._begun(record, replace(request, messages=(*before, *added)), chain)
-        except BaseException:
-            if request.store and await self._ended(tenant, run_id):
-                await self._store.delete(tenant, record)  # whose id its caller never learns
-            raise
+        with self._store.beginning(record.id):
+            if request.store:
+                await self._store.put(tenant, record)
+            try:
+                chain = chain or (record.id if request.store else "")
+                return await self._begun(record, replace(request, messages=(*before, *added)), chain)
+            except BaseException:
+                if request.store and await self._ended(tenant, run_id):
+                    await self._store.delete(tenant, record)  # whose id its caller never learns
+                raise
 
     async def _gone_on(self, new: NewResponse) -> ResponseStream:
         """A response that goes on with a run which waits for a person, by that person's word."""
@@ -101,15 +105,17 @@ class Responses:
             run=words.run_id,
             after=after,
             told=await self._store.told(tenant, words.run_id, after),
+            named=True,
         )
-        if record.store:
-            await self._store.put(tenant, record)
-        taken = False
-        try:
-            taken = await going.answer(words.events(new.request.caller.name), record.after, record.id)
-        finally:
-            if record.store and not taken:
-                await self._store.drop(tenant, record)  # whose id its caller never learns
+        with self._store.beginning(record.id):
+            if record.store:
+                await self._store.put(tenant, record)
+            taken = False
+            try:
+                taken = await going.answer(words.events(new.request.caller.name, record.id), record.after, record.id)
+            finally:
+                if record.store and not taken:
+                    await self._store.drop(tenant, record)  # whose id its caller never learns
         if not taken:
             raise await self._answered(tenant, words)
         return ResponseStream(record, going.live.follow(), going=going)
@@ -190,41 +196,54 @@ class Responses:
 
     async def stream(self, tenant: str, response_id: str, after: int) -> ResponseStream:
         """A response's events with numbers above `after`, and those to come while it goes on."""
-        record = await self._record(tenant, response_id)
+        record = await self._told_record(tenant, response_id)
         live = self._runs.live(tenant, record.run_id)
         if live is not None:
             return ResponseStream(record, live.follow(), after=after)
-        events = await self._store.events(tenant, record)
-        if not events:
-            raise _unknown(response_id)
-        return ResponseStream(record, _replayed(events), after=after)
+        return ResponseStream(record, _replayed(await self._store.events(tenant, record)), after=after)
 
     async def delete(self, tenant: str, response_id: str) -> None:
         """Forget a response, and its run with the last of its responses. A run with which no other response goes on is ended.
 
-        What it gave to a conversation stays there.
+        What it gave to a conversation stays there. What cannot be read of it is removed all the same.
         """
-        record = await self._record(tenant, response_id)
-        of_run = await self._store.of_run(tenant, record.run_id)
         try:
-            projection = await self._store.projection(tenant, record)
-        except DataDamaged:  # what cannot be read can be removed all the same
-            await self._runs.cancel(tenant, record.run_id)
-        else:
-            if projection is None or not projection.followed or not is_gone_on(projection, of_run):
-                await self._runs.cancel(tenant, record.run_id)
-            await self._settle(tenant, of_run)
-        if len(of_run) > 1:
+            record = await self._record(tenant, response_id)
+        except DataDamaged as error:
+            _log.warning(
+                "a response is removed that cannot be read", extra={"response": response_id, "why": str(error)}
+            )
+            record = await self._store.traces(tenant, response_id)
+        of_run = await self._store.all_of_run(tenant, record.run_id)
+        if record in of_run.lost:
             await self._store.drop(tenant, record)
             return
+        if await self._ends_with(tenant, record, of_run.told):
+            await self._runs.cancel(tenant, record.run_id)
+        await self._settle(tenant, of_run.told)
+        if any(each != response_id for each in [*(other.id for other in of_run.told), *of_run.damaged]):
+            await self._store.drop(tenant, record)
+            return
+        for lost in of_run.lost:
+            await self._store.drop(tenant, lost)
         await self._runs.forget(tenant, record.run_id)
         await self._store.delete(tenant, record)
 
+    async def _ends_with(self, tenant: str, record: ResponseRecord, told: list[ResponseRecord]) -> bool:
+        """Whether a response's run ends once the response is deleted: no other that is `told` of goes on with it."""
+        try:
+            projection = await self._store.projection(tenant, record)
+        except DataDamaged as error:
+            _log.warning("a response is removed that cannot be read", extra={"response": record.id, "why": str(error)})
+            return True
+        return projection is None or not projection.followed or not is_gone_on(projection, told)
+
     async def drop(self, tenant: str, run_id: str) -> None:
         """Forget the responses that a run makes, which is over and whose log goes next; does nothing for any other run."""
-        of_run = await self._store.of_run(tenant, run_id)
-        await self._settle(tenant, of_run)
-        for record in of_run:
+        of_run = await self._store.all_of_run(tenant, run_id)
+        await self._settle(tenant, of_run.told)
+        damaged = [await self._store.traces(tenant, each) for each in of_run.damaged]
+        for record in (*of_run.told, *of_run.lost, *damaged):
             await self._store.drop(tenant, record)
 
     async def _settle(self, tenant: str, of_run: list[ResponseRecord]) -> None:
@@ -235,15 +254,12 @@ class Responses:
 
     async def input_items(self, tenant: str, response_id: str, request: PageRequest) -> Page[Item]:
         """A part of the items that came with a response's request."""
-        record = await self._record(tenant, response_id)
-        if not await self._store.is_told(tenant, record):
-            raise _unknown(response_id)
+        record = await self._told_record(tenant, response_id)
         return paged(record.input, lambda item: item.id, request)
 
     async def cancel(self, tenant: str, response_id: str) -> ResponseState:
         """End a response that is made in the background. Raises InvalidRequest for any other."""
-        if not await self._store.is_told(tenant, await self._record(tenant, response_id)):
-            raise _unknown(response_id)
+        await self._told_record(tenant, response_id)
         raise InvalidRequest(
             "Cannot cancel a synchronous response: close its connection instead.",
             param="response_id",
@@ -288,6 +304,13 @@ class Responses:
             raise _unknown(response_id)
         return record
 
+    async def _told_record(self, tenant: str, response_id: str) -> ResponseRecord:
+        """As `_record`, of a response whose log tells of it."""
+        record = await self._record(tenant, response_id)
+        if not await self._store.is_told(tenant, record):
+            raise _unknown(response_id)
+        return record
+
 
 def _no_previous(response_id: str) -> InvalidRequest:
     return InvalidRequest(
@@ -302,7 +325,12 @@ def _unknown(response_id: str) -> NotStored:
 
 
 async def _replayed(events: Iterable[tuple[int, Event]]) -> AsyncGenerator[tuple[int, Event], None]:
+    """What is stored of a run that does not go on here. Raises DataUnavailable behind it: who has heard all reads no further."""
     for number, each in enumerate(events):
         if number % _AT_ONCE == 0:
             await asyncio.sleep(0)  # nothing else here waits, and others want to be served
         yield each
+    raise DataUnavailable(
+        "The response is not over, and does not go on now: it does once the daemon has started. Ask again for the rest.",
+        retry_after_s=1.0,
+    )

@@ -1,25 +1,31 @@
 """ResponseStore: the responses that are stored, each a record and the log of its run (see records.py).
 
 Of a run that goes on in this process only those events are read that are durable, as everywhere else.
+
+A record of which its run's log does not tell is one that a response is begun with here (`beginning`), or else what a crash left.
+What cannot be read of a run or of a conversation hides no other, and can be removed: where it lies follows from what names it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from agentflow.agents.archive import Archive
-from agentflow.agents.record import Event
+from agentflow.agents.record import ApprovalGiven, Event
 from agentflow.library.planeerrors import translated
 from agentflow.library.refusals import DataDamaged
 from agentflow.responses.ids import response_of
 from agentflow.responses.items import Item
 from agentflow.responses.projection import Projection
-from agentflow.responses.records import ResponseRecord
+from agentflow.responses.records import ResponseRecord, Settings
 
 _ID = re.compile(r"resp_[0-9a-f]{24}")
 _KIND = "response"
@@ -27,6 +33,20 @@ _DUE = "conversation_due"
 _PART = "response_part"
 _FIRST_BETWEEN = 0x4000  # in ids of what came before a response: those of its own items count from 0
 _INLINE_EVENTS = 100  # about 2 ms of parsing; more would hold the loop up
+_PAGE = 1000
+
+_log = logging.getLogger(__name__)
+
+
+class OfRun(NamedTuple):
+    """The responses of a run, as they were asked for: those that its log tells of, and the other records.
+
+    `lost`: the log does not tell of them (yet). `damaged`: the ids of those that cannot be read.
+    """
+
+    told: list[ResponseRecord]
+    lost: list[ResponseRecord]
+    damaged: list[str]
 
 
 class ResponseStore:
@@ -42,6 +62,16 @@ class ResponseStore:
     ) -> None:
         self._archive = archive
         self._told = told
+        self._beginning: set[str] = set()  # ids, which no two tenants share
+
+    @contextmanager
+    def beginning(self, response_id: str) -> Iterator[None]:
+        """Within, a response is begun: its record is no crash's, though no log tells of it yet."""
+        self._beginning.add(response_id)
+        try:
+            yield
+        finally:
+            self._beginning.discard(response_id)
 
     async def put(self, tenant: str, record: ResponseRecord) -> None:
         """Keep what was asked, and that its items are due in its conversation, if it has one."""
@@ -75,25 +105,51 @@ class ResponseStore:
         return await (await self._archive()).events(tenant, record.run_id)
 
     async def is_told(self, tenant: str, record: ResponseRecord) -> bool:
-        """Whether its run has a log."""
+        """Whether its run's log tells of it."""
         told = self._told(tenant, record.run_id)
         if told is not None:
-            return bool(told)
-        return bool(await (await self._archive()).events_page(tenant, record.run_id, 0, 1))
+            return _tells(told[record.after : record.after + 1], record)
+        page = await (await self._archive()).events_page(tenant, record.run_id, record.after, 1)
+        return _tells([event for _, event in page], record)
+
+    async def is_lost(self, tenant: str, record: ResponseRecord) -> bool:
+        """Whether no log tells of it, nor ever will."""
+        return record.id not in self._beginning and not await self.is_told(tenant, record)
 
     async def of_run(self, tenant: str, run_id: str) -> list[ResponseRecord]:
-        """The responses that a run makes, or made; none for a run of no response's."""
+        """The responses that a run makes, or made; none for a run of no response's. Those that cannot be read are left out."""
+        return (await self.all_of_run(tenant, run_id)).told
+
+    async def all_of_run(self, tenant: str, run_id: str) -> OfRun:
+        """As `of_run`, with what there is besides."""
         prefix = f"{run_id}/"
         with translated():
-            parts = await (await self._archive()).state.scan(tenant, _PART, prefix=prefix, limit=1000)
-        ids = [response_of(run_id), *(name.removeprefix(prefix) for name, _ in parts)]
-        records = [await self.record(tenant, each) for each in ids]
-        return [record for record in records if record is not None]
+            parts = await (await self._archive()).state.scan(tenant, _PART, prefix=prefix, limit=_PAGE)
+        found = OfRun([], [], [])
+        for response_id in [response_of(run_id), *(name.removeprefix(prefix) for name, _ in parts)]:
+            try:
+                record = await self.record(tenant, response_id)
+            except DataDamaged as error:
+                _log.warning("a response of a run is left out", extra={"response": response_id, "why": str(error)})
+                found.damaged.append(response_id)
+                continue
+            if record is not None:
+                told = not record.run or await self._tells(tenant, record)
+                (found.told if told else found.lost).append(record)
+        return found
+
+    async def _tells(self, tenant: str, record: ResponseRecord) -> bool:
+        """As `is_told`; of a log that cannot be read nobody knows better."""
+        try:
+            return await self.is_told(tenant, record)
+        except DataDamaged:
+            return True
 
     async def projection(self, tenant: str, record: ResponseRecord) -> Projection | None:
-        """The response as its log tells it; None if it has no log."""
+        """The response as its log tells it; None if it does not."""
         events = await self.events(tenant, record)
-        return await _projection(record, events) if events else None
+        behind = [event for number, event in events if number == record.after + 1]
+        return await _projection(record, events) if _tells(behind, record) else None
 
     async def outcome(self, tenant: str, record: ResponseRecord) -> Projection | None:
         """As `projection`; but of one that asked, once its run went on, with the rest of the run if no other response tells it.
@@ -137,8 +193,10 @@ class ResponseStore:
         return [event for _, event in events[projection.applied :]]
 
     async def delete(self, tenant: str, record: ResponseRecord) -> None:
-        """Forget a response, and its run, which is over."""
-        await (await self._archive()).delete(tenant, record.run_id)
+        """Forget a response, and its run, which does not go on."""
+        archive = await self._archive()
+        await archive.delete(tenant, record.run_id)
+        await archive.drop_open(tenant, record.run_id)
         await self.drop(tenant, record)
 
     async def drop(self, tenant: str, record: ResponseRecord) -> None:
@@ -150,6 +208,24 @@ class ResponseStore:
             if record.run:
                 await state.delete(tenant, _PART, f"{record.run}/{record.id}")
             await state.delete(tenant, _KIND, record.id)
+
+    async def traces(self, tenant: str, response_id: str) -> ResponseRecord:
+        """Of a response whose record cannot be read: one with what else is known of it, its run and its conversation."""
+        run = await self._named_with(tenant, _PART, response_id)
+        settings = Settings(conversation=await self._named_with(tenant, _DUE, response_id) or None)
+        return ResponseRecord(id=response_id, model="", input=(), settings=settings, run=run)
+
+    async def _named_with(self, tenant: str, kind: str, response_id: str) -> str:
+        """What stands before a response's id in the name of a record; empty: there is none."""
+        state, after = (await self._archive()).state, None
+        with translated():
+            while page := await state.scan(tenant, kind, after=after, limit=_PAGE):
+                for name, _ in page:
+                    before, _, last = name.rpartition("/")
+                    if last == response_id:
+                        return before
+                after = page[-1][0]
+        return ""
 
     async def due(self, tenant: str, conversation: str) -> list[str]:
         """The responses whose items a conversation waits for."""
@@ -167,6 +243,13 @@ class ResponseStore:
 def is_gone_on(projection: Projection, of_run: Iterable[ResponseRecord]) -> bool:
     """Whether another response of the same run tells what came of it behind that one, which asked a person."""
     return any(record.after >= projection.applied for record in of_run)
+
+
+def _tells(behind: list[Event], record: ResponseRecord) -> bool:
+    """Whether a log tells of a response: `behind` begins with the event where that begins, if there is one."""
+    if not behind or not record.named:
+        return bool(behind)
+    return isinstance(behind[0], ApprovalGiven) and behind[0].response == record.id
 
 
 async def _projection(record: ResponseRecord, events: list[tuple[int, Event]], first: int = 0) -> Projection:

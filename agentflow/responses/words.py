@@ -78,10 +78,10 @@ class Words(NamedTuple):
             raise _under_way(response_of(self.run_id))
         return True
 
-    def events(self, by: str) -> tuple[Event, ...]:
-        """What the run is told. `by`: the name of the key that says so."""
+    def events(self, by: str, response: str) -> tuple[Event, ...]:
+        """What the run is told, words first. `by`: the name of the key that says so; `response`: the id of what brings them."""
         words = [
-            ApprovalGiven(call_id=call_id, allowed=item.approve, why=item.reason or "", by=by)
+            ApprovalGiven(call_id=call_id, allowed=item.approve, why=item.reason or "", by=by, response=response)
             for call_id, item in self.given.items()
         ]
         return (*words, *(Added(message=message) for message in self.messages))

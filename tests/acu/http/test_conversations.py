@@ -47,7 +47,8 @@ async def test_a_conversation_is_made_changed_and_deleted(tmp_path: Path) -> Non
             await api.conversations.retrieve(made.id)
         with pytest.raises(openai.NotFoundError):
             await texts(api, made.id)
-        assert await served.service.responses.conversations._stored("alice", made.id) == []
+        state = (await served.service.agents.archive()).state
+        assert await state.scan("alice", "conversation_item") == []
 
 
 async def test_items_are_added_listed_in_pages_read_and_removed(tmp_path: Path) -> None:

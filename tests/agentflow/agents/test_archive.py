@@ -14,6 +14,7 @@ from agentflow.agents import journal
 from agentflow.agents.archive import Archive, RunRecord
 from agentflow.library.refusals import DataDamaged
 from dataplane import DataPlane, DataPlaneConfig, StateStore
+from tests.agentflow.agents.agencies import benched
 
 
 @pytest_asyncio.fixture
@@ -47,3 +48,23 @@ async def test_a_run_goes_with_all_its_parts_however_many(state: StateStore) -> 
     await asyncio.gather(*(state.put("t", journal.PARTS, name, b"x") for name in [*names, "run_2/1"]))
     assert not await journal.remove(state, "t", "run_1")  # it had no log
     assert [name for name, _ in await state.scan("t", journal.PARTS)] == ["run_2/1"]
+
+
+async def test_what_is_known_of_the_index_is_damaged_and_it_is_made_anew(state: StateStore) -> None:
+    archive = Archive(state)
+    await archive.close("t", RunRecord(id="run_1", agent="a", model="m", created_ms=1, end="failed"))
+    await state.put("t", "run_index", "all", b"{")
+    assert [run.id for run in await archive.closed("t", "a", "failed", "", 5)] == ["run_1"]
+    assert [run.id for run in await Archive(state).closed("t", "a", None, "", 5)] == ["run_1"]
+
+
+async def test_of_a_run_that_had_not_begun_no_part_of_its_beginning_stays(tmp_path: Path) -> None:
+    plane = await DataPlane.open(DataPlaneConfig(path=str(tmp_path / "data"), hot_layer_mem_mb=64))
+    archive = Archive(plane.state)
+    await archive.open("t", RunRecord(id="run_1", agent="a", model="m", created_ms=1))
+    await plane.state.put("t", journal.PARTS, "run_1/1", b"a long conversation")
+    async with benched(tmp_path, {}, [], plane=plane) as it:
+        assert await it.service.agents.resume() == 0
+    for kind in ("run", "open_run", journal.PARTS):
+        assert await plane.state.scan("t", kind) == []
+    await plane.close()
