@@ -16,7 +16,7 @@ from acu.commands.options import add_config_option
 from acu.commands.output import out
 from acu.config import AcuConfig, LoadedConfig, load, process_environment
 from acu.config.fields import Field, fields_of, hint
-from acu.errors import ConfigError
+from acu.errors import ConfigError, StartRefused
 from acu.ground import check
 from acu.hardware import gpu_present
 from acu.logs import printable
@@ -111,7 +111,9 @@ def check_file(named: Path | None, *, tools: bool = True) -> None:
     log = _Told()
     logging.getLogger().addHandler(log)
     try:
-        check(loaded.config, _warn, environ if tools else None)
+        check(loaded.config, lambda text: _warn(loaded.located(text)), environ if tools else None)
+    except StartRefused as refused:
+        raise StartRefused(*map(loaded.located, refused.problems)) from refused
     finally:
         logging.getLogger().removeHandler(log)
     out(f"{loaded.file or 'the defaults (there is no file)'}: valid")

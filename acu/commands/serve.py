@@ -62,7 +62,11 @@ def run(args: argparse.Namespace) -> int:
     loaded = configuration(args)
     if args.pull:
         pull_missing(loaded)
-    leave(daemon.serve(loaded, process_environment(), reload=lambda: configuration(args), announce=tell))
+    try:
+        code = daemon.serve(loaded, process_environment(), reload=lambda: configuration(args), announce=tell)
+    except StartRefused as refused:
+        raise StartRefused(*map(loaded.located, refused.problems)) from refused
+    leave(code)
 
 
 def leave(code: int) -> NoReturn:

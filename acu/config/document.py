@@ -48,7 +48,7 @@ def read_regular(path: Path) -> tuple[bytes, int]:
 
 
 def read_document(path: Path) -> tuple[dict[str, Any], dict[str, int], list[Problem]]:
-    """(values, line of each dotted path, problems) of a file. Raises ConfigError when it is no YAML mapping."""
+    """(values, line of each path such as `a.b[0].c`, problems) of a file. Raises ConfigError when it is no YAML mapping."""
     try:
         content, _ = read_regular(path)
     except OSError as error:
@@ -133,9 +133,13 @@ class _Builder:
         if kind == "MappingNode":
             return self._mapping(node, path)
         if kind == "SequenceNode":
-            return [self._value(item, f"{path}[{index}]") for index, item in enumerate(node.value)]
+            return [self._item(item, f"{path}[{index}]") for index, item in enumerate(node.value)]
         quoted = getattr(node, "style", None) is not None
         return node.value if quoted else plain_scalar(node.value)
+
+    def _item(self, node: yaml.Node, path: str) -> Any:
+        self.lines[path] = node.start_mark.line + 1
+        return self._value(node, path)
 
     def _mapping(self, node: yaml.Node, path: str) -> dict[str, Any]:
         values: dict[str, Any] = {}

@@ -33,9 +33,15 @@ class Problem(Struct, frozen=True):
 
     def text(self, origins: dict[str, str]) -> str:
         """One line, with the file's line or the variable that the value came from."""
-        below = (of for known, of in origins.items() if known.startswith(f"{self.path}."))  # a variable has no section
-        origin = origins.get(self.path) or next(below, None)
+        below = (of for known, of in origins.items() if lies_in(known, self.path))  # a variable has no section
+        above = origins.get(self.path.rpartition(".")[0])  # of what is not there
+        origin = origins.get(self.path) or next(below, None) or above
         return f"{self.path}: {self.message}" + (f" ({origin})" if origin and origin != self.path else "")
+
+
+def lies_in(path: str, section: str) -> bool:
+    """Whether a dotted path leads to something below another, be that a section or a list."""
+    return path.startswith((f"{section}.", f"{section}["))
 
 
 class Field(Struct, frozen=True):

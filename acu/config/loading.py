@@ -11,7 +11,9 @@ names its path, and all problems of a configuration are told at once (`ConfigErr
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, MutableMapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from msgspec import Struct
 
 from acu.config.contradictions import contradictions, unfit_texts
 from acu.config.document import overlay, parse_value, read_document
-from acu.config.fields import Problem, check
+from acu.config.fields import Problem, check, lies_in
 from acu.config.places import anchor_paths, anchored, home_folder, place_programs, with_places
 from acu.config.sections import AcuConfig
 from acu.errors import ConfigError
@@ -34,12 +36,24 @@ class LoadedConfig(Struct, frozen=True):
     """A configuration, its file if there was one, and where each value came from (dotted path -> origin).
 
     An origin is the file's path with a line, the name of a variable, or a command-line flag. Sections have one as well as
-    fields; a field that is not in `origins` has its default.
+    fields, and the file's list items; a field that is not in `origins` has its default.
     """
 
     config: AcuConfig
     file: Path | None
     origins: dict[str, str]
+
+    def located(self, problem: str) -> str:
+        """What a start says of a field (`tools.python.mine: ...`), with where it stands: the value that is told, or else the
+        field or section."""
+        field, _, said = problem.partition(": ")
+        told = [
+            (len(value), self.origins[path])
+            for path, value in texts_in(msgspec.to_builtins(self.config))
+            if lies_in(path, field) and path in self.origins and is_told(value, said)
+        ]
+        origin = max(told, key=itemgetter(0))[1] if told else self.origins.get(field)
+        return f"{problem} ({origin})" if origin else problem
 
 
 def process_environment() -> MutableMapping[str, str]:
@@ -68,7 +82,7 @@ def load(
     origins = {path: f"{found}:{line}" for path, line in lines.items()}
     for path, origin, value in (*variables(environ, problems), *((p, *f) for p, f in (flags or {}).items())):
         overlay(document, path, anchored(path, value, Path.cwd()), origin, problems)
-        origins = {known: of for known, of in origins.items() if known != path and not known.startswith(f"{path}.")}
+        origins = {known: of for known, of in origins.items() if known != path and not lies_in(known, path)}
         origins |= dict.fromkeys(paths_in(value, path), origin)
     problems += unfit_texts(document) or check(document, AcuConfig)
     if not problems:
@@ -111,6 +125,23 @@ def paths_in(value: Any, path: str) -> Iterator[str]:
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from paths_in(inner, f"{path}.{key}")
+
+
+def texts_in(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """(dotted path, text) of every text in a plain document."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from texts_in(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from texts_in(inner, f"{path}[{index}]")
+
+
+def is_told(value: str, said: str) -> bool:
+    """Whether a sentence has `value` in it as a word of its own."""
+    return bool(value) and re.search(rf"(?<![\w/.-]){re.escape(value)}(?![\w/-])", said) is not None
 
 
 def default_models(gpu_present: bool) -> dict[str, Any]:

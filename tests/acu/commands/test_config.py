@@ -287,6 +287,58 @@ def test_check_tells_each_problem_of_a_tool_once_and_drives_no_terminal(
     assert "\\x1b[2J evil" in line
 
 
+def test_check_and_serve_say_where_what_is_wrong_stands(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    (tmp_path / "broken.py").write_text("import not_there_at_all\n")
+    file = tmp_path / "acu.yaml"
+    file.write_text(
+        PLAYED
+        + """daemon:
+  audit_log: /nowhere/log
+tools:
+  installed: false
+  python:
+    gone:
+      workers: 1
+      module: gone_module
+    broken:
+      module: broken.py
+  http:
+    shop:
+      url: https://shop.test
+      document: lost.yaml
+  mcp:
+    notes:
+      environment: []
+      command:
+        - no-such-server
+agents:
+  desk:
+    tools:
+      - calculator
+      - calculater
+"""
+    )
+    at = PLAYED.count("\n")
+    done = acu("config", "check", str(file), environ=clean_environ)
+    places = [
+        (line.removeprefix("acu: ").partition(":")[0], line.rpartition(" ")[2]) for line in done.stderr.splitlines()
+    ]
+    assert places == [
+        ("agents.desk.tools", f"({file}:{at + 23})"),
+        ("daemon.audit_log", f"({file}:{at + 2})"),
+        ("tools.http.shop.document", f"({file}:{at + 14})"),
+        ("tools.python.gone", f"({file}:{at + 8})"),
+        ("tools.python.broken", f"({file}:{at + 10})"),
+        ("tools.mcp.notes", f"({file}:{at + 19})"),
+    ]
+    file.write_text(file.read_text().replace("/nowhere/log", f"{tmp_path}/log").partition("  mcp:")[0])
+    with file.open("a") as more:
+        more.write("agents:\n  desk:\n    tools:\n      - calculator\n      - calculater\n")
+    served = acu("serve", "-c", str(file), "--no-tcp", "--socket", str(tmp_path / "s"), environ=clean_environ)
+    assert served.returncode == 2
+    assert f"({file}:{at + 14})" in served.stderr
+
+
 def test_check_warns_of_a_name_that_only_a_server_could_have(tmp_path: Path, clean_environ: dict[str, str]) -> None:
     file = tmp_path / "acu.yaml"
     servers = "{letters: {command: [sh]}}"
@@ -296,7 +348,7 @@ def test_check_warns_of_a_name_that_only_a_server_could_have(tmp_path: Path, cle
     done = acu("config", "check", str(file), environ=clean_environ)
     assert (done.returncode, done.stdout) == (0, f"{file}: valid\n")
     told = "not checked, may come from MCP server letters: calculater (did you mean calculator?)"
-    assert done.stderr == f"acu: agents.desk.tools: {told}\n"
+    assert done.stderr == f"acu: agents.desk.tools: {told} ({file}:{PLAYED.count(chr(10)) + 1})\n"
     file.write_text(file.read_text().replace("[sh]", "[no-such-server]"))
     done = acu("config", "check", str(file), environ=clean_environ)
     assert done.returncode == 2

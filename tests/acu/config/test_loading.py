@@ -91,7 +91,7 @@ def test_every_problem_is_told_at_once_with_its_line_and_the_nearest_key(tmp_pat
         f"scheduler.deadline_s: 'soon': expected number above 0, up to 86400 ({file}:3)",
         f"network.socket_mode: 660: expected text of the form ^0?[0-7]{{3}}$ ({file}:4)",
         f"models.large.max_running: 0: expected integer 1..4096 or null ({file}:6)",
-        "models.large.model: is required",
+        f"models.large.model: is required ({file}:6)",
         f"daemon.log_level: 'loud': expected debug / info / warning / error ({file}:7)",
     )
 
@@ -170,3 +170,29 @@ def test_values_of_a_section_that_do_not_go_together_are_told_in_its_own_words(t
         "data_plane.cold: the endpoint is http: use https, or set allow_http to true on a network you trust "
         f"({tmp_path / 'acu.yaml'}:2)"
     )
+
+
+def test_what_a_start_says_of_a_field_is_located_at_the_value_that_it_tells(tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "acu.yaml",
+        """\
+        agents:
+          desk:
+            model: large
+            tools: [calculator,
+              calculater]
+          scribe: {}
+        """,
+    )
+    loaded = load({"HOME": str(tmp_path), "ACU_TOOLS__PYTHON__MINE__MODULE": "my.tools"}, file=file)
+    for said, origin in (
+        ("agents.desk.tools: no tool 'calculater'", f"{file}:5"),
+        ("agents.desk.tools: no tool begins with 'calc'", f"{file}:4"),
+        ("agents.desk: large is too small", f"{file}:3"),
+        ("agents.desk: enlarge it", f"{file}:2"),
+        ("agents.scribe: no model", f"{file}:6"),
+        ("tools.python.mine: my.tools cannot be imported", "ACU_TOOLS__PYTHON__MINE__MODULE"),
+        ("models.large: is not there", None),
+        ("a sentence without a field", None),
+    ):
+        assert loaded.located(said) == (f"{said} ({origin})" if origin else said)
