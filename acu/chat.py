@@ -43,6 +43,19 @@ class Cut(Struct, frozen=True):
     may_go_on: bool
 
 
+class Result(Struct, frozen=True):
+    """What a tool has returned."""
+
+    output: str
+    is_error: bool = False
+
+    def told(self, *, quoted: bool = False) -> str:
+        """The result in a line; if the answer quotes it, only that it is an error, or nothing."""
+        if quoted:
+            return "<- error" if self.is_error else ""
+        return f"<- {'error: ' if self.is_error else ''}{_line(self.output)}"
+
+
 class Conversation:
     """The turns so far. An answer is added only with the message that it answers."""
 
@@ -73,7 +86,7 @@ class Printer:
     """Writes an answer to standard output as it comes, and keeps it. Ends the line, also of a broken answer.
 
     `tell` says what is not part of the answer: what an agent's tools do. `confirm` asks a person; it returns None where nobody
-    is there.
+    is there. A result waits to be told until the answer says something else: one that is the answer is shown once.
     """
 
     def __init__(self, tell: Callable[[str], None], confirm: Callable[[str], bool | None]) -> None:
@@ -81,15 +94,21 @@ class Printer:
         self.confirm = confirm
         self._tell = tell
         self._in_line = False
+        self._results: list[Result] = []  # that are not told yet
+        self._waiting = ""  # of the answer: what it has said that these results say too
 
     def write(self, piece: str) -> None:
         """More of the answer."""
-        if not piece:
-            return
         self.text += piece
-        self._in_line = not piece.endswith("\n")
-        sys.stdout.write(visible(piece))
-        sys.stdout.flush()
+        self._waiting += piece
+        if not self._quoted.startswith(self._waiting):
+            self._release()
+
+    def result(self, result: Result) -> None:
+        """What a tool has returned, beside the answer, unless the answer is just that."""
+        if self._waiting:
+            self._release()
+        self._results.append(result)
 
     def beside(self, text: str) -> None:
         """Something beside the answer. On a terminal it has a line of its own; elsewhere the answer stays as it is."""
@@ -97,18 +116,41 @@ class Printer:
         self._tell(text)
 
     def break_line(self) -> None:
-        """On a terminal, what is not the answer's begins a new line."""
-        if self._in_line and sys.stdout.isatty():
-            sys.stdout.write("\n")
-            sys.stdout.flush()
-            self._in_line = False
+        """All that came before is shown; on a terminal, what is not the answer's begins a new line."""
+        self._release()
+        self._break()
 
     def end(self) -> None:
         """The answer is over."""
+        self._release(quoted=bool(self._waiting) and self._waiting == self._quoted)
         if self._in_line:
             sys.stdout.write("\n")
             self._in_line = False
         sys.stdout.flush()
+
+    @property
+    def _quoted(self) -> str:
+        """What an answer says that is these results, word for word."""
+        return "\n\n".join(result.output for result in self._results)
+
+    def _release(self, *, quoted: bool = False) -> None:
+        """Show what waits. Of results that the answer quotes no more than that they are errors."""
+        results, piece = self._results, self._waiting
+        self._results, self._waiting = [], ""
+        for line in (result.told(quoted=quoted) for result in results):
+            if line:
+                self._break()
+                self._tell(line)
+        if piece:
+            self._in_line = not piece.endswith("\n")
+            sys.stdout.write(visible(piece))
+            sys.stdout.flush()
+
+    def _break(self) -> None:
+        if self._in_line and sys.stdout.isatty():
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+            self._in_line = False
 
 
 def visible(text: str) -> str:
@@ -162,15 +204,18 @@ def stream(client: Client, body: dict[str, Any], printer: Printer) -> str:
                     printer.write(piece_of(choice))
                     reason = str(choice.get("finish_reason") or reason)
         finally:
-            if printer.text:
-                printer.end()
+            printer.end()
     return reason
 
 
 def tell_activity(client: Client, told: Any, printer: Printer) -> None:
     """Say what an agent's tool does. Of a call that waits for a person ask him, or say how to answer. Raises as `answer` does."""
     if not (isinstance(told, dict) and told.get("type") == "tool.asked"):
-        printer.beside(activity_of(told))
+        did = activity_of(told)
+        if isinstance(did, Result):
+            printer.result(did)
+        else:
+            printer.beside(did)
         return
     try:
         run, call = str(told["run_id"]), str(told["call_id"])
@@ -197,12 +242,12 @@ def piece_of(choice: Any) -> str:
         raise UnknownAnswer(PATH) from error
 
 
-def activity_of(told: Any) -> str:
-    """What an agent's tool does, in a line. Raises UnknownAnswer."""
+def activity_of(told: Any) -> str | Result:
+    """What an agent's tool does, in a line, or what it has returned. Raises UnknownAnswer."""
     try:
         if told["type"] == "tool.started":
             return f"-> {told['name']} {_line(str(told['arguments']))}"
-        return f"<- {'error: ' if told.get('is_error') else ''}{_line(str(told['output']))}"
+        return Result(str(told["output"]), bool(told.get("is_error")))
     except (LookupError, TypeError, AttributeError) as error:
         raise UnknownAnswer(PATH) from error
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from acu.chat import Conversation, activity_of, visible
+from acu.chat import Conversation, Printer, Result, activity_of, visible
 from acu.commands.chat import loading_stage, loading_text
 from acu.errors import UnknownAnswer
 from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu, until
@@ -155,12 +155,18 @@ def test_a_daemon_that_goes_away_in_an_answer_is_told(daemon: DaemonFactory) -> 
 
 
 CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "6*7"}}</tool_call>'
-AGENTS = {"agents": {"desk": {"tools": ["calculator"], "routing": False}}}
+AGENTS = {
+    "agents": {
+        "desk": {"tools": ["calculator"], "routing": False},
+        "sums": {"tools": ["calculator"], "answer": "result"},
+    }
+}
 AGENT_SCRIPT = {
     "rules": [
         {"match": "<tool_response>", "within": "prompt", "answer": "It is 42."},
         {"match": "^sum$", "answer": f"Let me see. {CALL}"},
         {"match": "^hello$", "answer": "Hi."},
+        {"match": "calculate", "answer": '{"expression": "6*7"}'},
     ]
 }
 
@@ -192,12 +198,64 @@ def test_what_an_agents_tool_does_is_one_line() -> None:
     begun = {"type": "tool.started", "call_id": "c", "name": "find", "arguments": '{"what":\n "x"}'}
     assert activity_of(begun) == '-> find {"what": "x"}'
     ended = {"type": "tool.ended", "call_id": "c", "name": "find", "output": "a\nb " + "c" * 1000}
-    assert activity_of(ended) == f"<- a b {'c' * 196}\u2026"
-    assert activity_of(ended | {"output": "no such day", "is_error": True}) == "<- error: no such day"
+    result = activity_of(ended)
+    assert isinstance(result, Result)
+    assert (result.told(), result.told(quoted=True)) == (f"<- a b {'c' * 196}\u2026", "")
+    failed = activity_of(ended | {"output": "no such day", "is_error": True})
+    assert isinstance(failed, Result)
+    assert (failed.told(), failed.told(quoted=True)) == ("<- error: no such day", "<- error")
     malformed: tuple[object, ...] = (None, {}, [], "x", {"type": "tool.started"})
     for wrong in malformed:
         with pytest.raises(UnknownAnswer):
             activity_of(wrong)
+
+
+@pytest.mark.parametrize(
+    ("results", "pieces", "told"),
+    [
+        (["42 or so"], ["42 or so"], []),
+        (["42 or so"], ["42", " or", " so"], []),
+        (["one", "two"], ["one\n\ntwo"], []),
+        (["42 or so"], ["42", " is it"], ["<- 42 or so"]),
+        (["42 or so"], ["42"], ["<- 42 or so"]),
+        (["42"], ["42 is it"], ["<- 42"]),
+        (["one", "two"], ["one"], ["<- one", "<- two"]),
+        (["42"], [], ["<- 42"]),
+        ([""], ["so"], ["<- "]),
+    ],
+)
+def test_a_result_that_is_the_answer_is_shown_once(
+    results: list[str], pieces: list[str], told: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    beside: list[str] = []
+    printer = Printer(beside.append, lambda _question: None)
+    for output in results:
+        printer.result(Result(output))
+    for piece in pieces:
+        printer.write(piece)
+    printer.end()
+    text = "".join(pieces)
+    assert (printer.text, beside, capsys.readouterr().out) == (text, told, text and f"{text}\n")
+
+
+def test_what_a_tool_does_is_told_in_the_order_in_which_it_comes(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = Printer(print, lambda _question: None)
+    printer.write("Let me see. ")
+    printer.beside("-> find")
+    printer.result(Result("a needle"))
+    printer.beside("-> count")
+    printer.result(Result("1"))
+    printer.write("1")
+    printer.result(Result("2", is_error=True))
+    printer.write("2")
+    printer.end()
+    assert capsys.readouterr().out == "Let me see. -> find\n<- a needle\n-> count\n<- 1\n1<- error\n2\n"
+
+
+def test_an_agent_whose_answer_is_the_result_says_it_once(with_agents: RunningDaemon) -> None:
+    done = chat(with_agents, "--agent", "sums", "--once", "calculate 6*7")
+    assert (done.returncode, done.stdout) == (0, "42\n")
+    assert done.stderr == '-> calculator {"expression": "6*7"}\n'
 
 
 class Terminal:
