@@ -10,14 +10,17 @@ import contextlib
 import importlib.util
 import multiprocessing
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 
 from agentflow.engine.vllm import child
+from agentflow.errors import EngineStartFailed
 
 THREADS = "VLLM_CPU_OMP_THREADS_BIND"
 """vLLM's environment variable that says on which CPUs the threads of a CPU engine run. An operator may set it: ours gives way."""
+_CPUS = re.compile(r"\s*(\d{1,6})(?:\s*-\s*(\d{1,6}))?\s*", re.ASCII)
 _ONE_AT_A_TIME = threading.Lock()
 
 
@@ -25,8 +28,15 @@ _ONE_AT_A_TIME = threading.Lock()
 def spawning(environment: Mapping[str, str], output_fd: int, semaphores: str) -> Iterator[None]:
     """Within, children get `environment`, write into the pipe `output_fd` of this process, and run child.py first.
 
-    The names of their semaphores, and of their children's, begin with `semaphores`.
+    The names of their semaphores, and of their children's, begin with `semaphores`. Raises EngineStartFailed where the operator's
+    variables are none that vLLM could use.
     """
+    bound = os.environ.get(THREADS)  # noqa: TID251 - as below
+    if bound is not None and child.NICE in environment and not binds(bound):  # a GPU engine does not read it
+        raise EngineStartFailed(
+            f"the variable {THREADS} is {bound!r}: set it to `auto`, to `nobind` or to CPUs such as `0-3` or `0,2` "
+            "(`|` between those of several workers), or do not set it"
+        )
     ours = {
         **environment,
         child.DAEMON_PID: str(os.getpid()),
@@ -49,3 +59,11 @@ def spawning(environment: Mapping[str, str], output_fd: int, semaphores: str) ->
             for name in os.environ.keys() - before.keys():  # noqa: TID251 - ours, and those that vLLM set
                 del os.environ[name]  # noqa: TID251
             os.environ.update(before)  # noqa: TID251
+
+
+def binds(text: str) -> bool:
+    """Whether vLLM would find CPUs, or one of its two words, in a value of THREADS. Pure."""
+    if text in ("auto", "nobind"):
+        return True
+    found = [_CPUS.fullmatch(part) for each in text.split("|") for part in each.split(",")]
+    return all(part is not None and int(part[1]) <= int(part[2] or part[1]) for part in found)

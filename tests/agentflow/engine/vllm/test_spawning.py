@@ -4,7 +4,9 @@ import os
 
 import pytest
 
-from agentflow.engine.vllm.spawning import THREADS, spawning
+from agentflow.engine.vllm.child import NICE
+from agentflow.engine.vllm.spawning import THREADS, binds, spawning
+from agentflow.errors import EngineStartFailed
 
 
 def test_children_get_our_environment_and_the_daemon_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,3 +25,23 @@ def test_the_operators_own_binding_of_threads_stands(monkeypatch: pytest.MonkeyP
     with spawning({THREADS: "0,1"}, 1, "x"):
         assert os.environ[THREADS] == "nobind"
     assert os.environ[THREADS] == "nobind"
+
+
+@pytest.mark.parametrize("value", ["auto", "nobind", "0", "0-3", "0,2", "5,2-4", "0-1|2-3", " 1, 2 - 3"])
+def test_a_binding_that_vllm_can_read_stands(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(THREADS, value)
+    with spawning({NICE: "5"}, 1, "x"):
+        assert os.environ[THREADS] == value
+
+
+@pytest.mark.parametrize("value", ["banana", "", "AUTO", "0-", "3-1", "0|", "0,,1", "1.5", "-1", "0 1", "²", "1-2-3"])
+def test_a_binding_that_it_cannot_is_refused_by_name_with_what_it_takes(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(THREADS, value)
+    with pytest.raises(EngineStartFailed, match=r"VLLM_CPU_OMP_THREADS_BIND is .*`auto`, to `nobind`") as refused:
+        spawning({NICE: "5"}, 1, "x").__enter__()
+    assert repr(value) in str(refused.value)
+    assert not binds(value)
+    with spawning({}, 1, "x"):  # of an engine on a GPU, which does not read it
+        assert os.environ[THREADS] == value
