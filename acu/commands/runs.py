@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 from acu.chat import AGENT
 from acu.client import Client
-from acu.commands import exits, runview
+from acu.commands import exits, runmany, runview
 from acu.commands.options import add_target_options, target_of
 from acu.commands.output import out
 from acu.errors import AcuError, UnknownAnswer
@@ -25,7 +25,9 @@ MOST_LISTED = 100
 WIDE = 10_000  # columns of what is no terminal
 LAST = "last"
 STATUSES = ("running", "waiting", "paused", "completed", "incomplete", "failed", "cancelled", "open")
+GOING, OVER = ("running", "waiting", "paused"), ("completed", "incomplete", "failed", "cancelled")
 _WHOLE_ID = re.compile(r"run_[0-9a-f]{24}")
+_BEGINNING = re.compile(r"run_[0-9a-f]{0,23}")
 
 DESCRIPTION = """\
 Runs of agents: those that are stored, and those that go on. ID is a run's id, a beginning that no other run has, or `last`,
@@ -55,6 +57,13 @@ STEERING = {
     "step": "let a run go on for one step",
 }
 
+MANY = """\
+{text}: each that is named, or with --status all that are so, after a question (--yes: without). Says what came of each run, and
+of how many; exit code 1 if it could not be done for all.
+"""
+ANSWER = """\
+{text}. With --status waiting: all calls that wait, of all runs (--agent NAME: of the agent's), after a question (--yes: without).
+"""
 ANSWERS = {
     "approve": "allow a call that waits for a person",
     "deny": "do not allow a call that waits for a person",
@@ -68,17 +77,20 @@ def add_arguments(subparsers: Any) -> None:
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
-    def action(name: str, text: str, description: str | None = None, *, of_one: bool = True) -> argparse.ArgumentParser:
+    def action(
+        name: str, text: str, description: str | None = None, *, ids: str | None = None
+    ) -> argparse.ArgumentParser:
         added: argparse.ArgumentParser = actions.add_parser(
             name, help=text, description=description or f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
         )
         add_target_options(added)
-        if of_one:
-            added.add_argument("id", metavar="ID", help="id of the run, a beginning of it, or `last`")
+        if ids != "none":
+            several = {"*": "ids of runs, beginnings of them", None: "id of the run, a beginning of it"}
+            added.add_argument("id", metavar="ID", nargs=ids, help=f"{several.get(ids, several[None])}, or `last`")
         added.add_argument("--json", action="store_true", help="what came of it as JSON")
         return added
 
-    listing = action("list", "the runs, the newest first", LIST, of_one=False)
+    listing = action("list", "the runs, the newest first", LIST, ids="none")
     listing.add_argument("--agent", metavar="NAME", help="only runs of this agent")
     listing.add_argument("--status", choices=STATUSES, help="only runs that are so")
     listing.add_argument(
@@ -89,15 +101,21 @@ def add_arguments(subparsers: Any) -> None:
     events.add_argument("--follow", action="store_true", help="also what comes, until the run's end or ctrl-C")
     events.add_argument("--after", metavar="N", type=number, default=0, help="only events with numbers above N")
     for name, text in STEERING.items():
-        action(name, text)
+        if name == "step":
+            action(name, text)
+        else:
+            steer = action(name, text, MANY.format(text=f"{text[0].upper()}{text[1:]}"), ids="*")
+            runmany.add_options(steer, GOING)
     say = action("say", "give a run a message, which its model reads with the next step")
     say.add_argument("text", metavar="TEXT", help="the message")
     for name, text in ANSWERS.items():
-        answer = action(name, text)
+        answer = action(name, text, ANSWER.format(text=f"{text[0].upper()}{text[1:]}"), ids="?")
         answer.add_argument("call", metavar="CALL", nargs="?", help="id of the call; needed where several wait")
+        runmany.add_options(answer, ("waiting",))
         if name == "deny":
             answer.add_argument("--why", metavar="TEXT", default="", help="what the model is told")
-    action("rm", "remove a stored run that does not go on")
+    text = "remove a stored run that does not go on"
+    runmany.add_options(action("rm", text, MANY.format(text=f"{text[0].upper()}{text[1:]}"), ids="*"), OVER)
 
 
 def limit(text: str) -> int:
@@ -119,15 +137,14 @@ def run(args: argparse.Namespace) -> int:
     client = Client(target_of(args), TIMEOUT_S)
     if args.action == "list":
         return _list(client, args)
+    if hasattr(args, "misused") and (runmany.by_status(args) or args.action not in ANSWERS):
+        return _many(client, args)
     path = f"{RUNS_PATH}/{quote(found(client, args.id), safe='')}"
     if args.action == "show":
         told = client.get(path)
         out(json.dumps(told, indent=2) if args.json else runview.drawn(told).rstrip("\n"))
     elif args.action == "events":
         _events(client, path, args)
-    elif args.action == "rm":
-        told = client.delete(path)
-        out(json.dumps(told, indent=2) if args.json else f"{printable(told['id'])}: removed")
     elif args.action in ANSWERS:
         _answered(client, path, args)
     elif args.action == "say":
@@ -137,16 +154,58 @@ def run(args: argparse.Namespace) -> int:
     return exits.OK
 
 
+def _many(client: Client, args: argparse.Namespace) -> int:
+    """The action for every run that is meant; for one that is named alone as if there were no others."""
+
+    def act(run_id: str) -> tuple[Any, str]:
+        path = f"{RUNS_PATH}/{quote(run_id, safe='')}"
+        if args.action in ANSWERS:
+            return _all_answered(client, path, args)
+        told = client.delete(path) if args.action == "rm" else client.post(f"{path}/{args.action}", {})
+        return told, f"{printable(told['id'])}: removed" if args.action == "rm" else _line(told)
+
+    if args.id:
+        ids = list(dict.fromkeys(found(client, each) for each in args.id))
+        if len(args.id) == 1:
+            told, line = act(ids[0])
+            out(json.dumps(told, indent=2) if args.json else line)
+            return exits.OK
+        return runmany.each(ids, act, as_json=args.json)
+    ids = runmany.picked(client, args.status, args.agent)
+    what = "remove" if args.action == "rm" else f"{args.action} all calls of" if args.action in ANSWERS else args.action
+    if ids and not runmany.agreed(what, args, len(ids)):
+        return exits.FAILED
+    return runmany.each(ids, act, as_json=args.json)
+
+
+def _all_answered(client: Client, path: str, args: argparse.Namespace) -> tuple[Any, str]:
+    """Give a person's word for all calls of a run that wait for one."""
+    account = client.get(path)
+    told, names = account, []
+    for call in _calls(account):
+        if call.get("approval") == "asked":
+            told, name = _answer(client, path, call, args)
+            names.append(name)
+    word = "allowed" if args.action == "approve" else "denied"
+    return told, f"{_line(told)}, {word}: {'; '.join(names) or 'nothing, for no call waits any more'}"
+
+
+def _answer(client: Client, path: str, call: dict[str, Any], args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """A person's word for a call: the run as it is then, and the call in a line."""
+    body = {"approve": args.action == "approve", "why": getattr(args, "why", "")}
+    call_id = str(call.get("id"))
+    summary = client.post(f"{path}/calls/{quote(call_id, safe='')}/approval", body)
+    arguments = runview.one_line(f"{call.get('name', '')} {call.get('arguments', '')}")
+    return summary, f"{printable(call_id)} {arguments}".rstrip()
+
+
 def _answered(client: Client, path: str, args: argparse.Namespace) -> None:
     """Give a person's word, and tell for which call."""
     account = client.get(path)
     call = args.call or waiting_call(account)
-    allowed = args.action == "approve"
-    body = {"approve": allowed, "why": getattr(args, "why", "")}
-    summary = client.post(f"{path}/calls/{quote(call, safe='')}/approval", body)
-    wanted = next((each for each in _calls(account) if each.get("id") == call), {})
-    arguments = runview.one_line(f"{wanted.get('name', '')} {wanted.get('arguments', '')}")
-    _told(summary, args, f", {'allowed' if allowed else 'denied'}: {printable(call)} {arguments}".rstrip())
+    wanted = next((each for each in _calls(account) if each.get("id") == call), {"id": call})
+    summary, line = _answer(client, path, wanted, args)
+    _told(summary, args, f", {'allowed' if args.action == 'approve' else 'denied'}: {line}")
 
 
 def _calls(account: dict[str, Any]) -> list[dict[str, Any]]:
@@ -170,6 +229,8 @@ def found(client: Client, wanted: str) -> str:
     )  # a response is one, too
     if _WHOLE_ID.fullmatch(begin):
         return begin
+    if begin and not _BEGINNING.fullmatch(begin):
+        raise _none(wanted)
     # Runs are listed in the order of their ids, and those that begin so come right behind it.
     query = urlencode({"limit": 2} | ({"after": begin} if begin else {}))
     page = client.get(f"{RUNS_PATH}?{query}")
@@ -181,10 +242,14 @@ def found(client: Client, wanted: str) -> str:
         raise AcuError("there is no run yet")
     ids = ids[:1] if wanted == LAST else [each for each in ids if each.startswith(begin)]
     if not ids:
-        raise AcuError(f"no run's id begins with {wanted!r}: `acu runs list` shows them")
+        raise _none(wanted)
     if len(ids) > 1:
         raise AcuError(f"more than one run's id begins with {wanted!r}: {', '.join(ids)}, ...")
     return ids[0]
+
+
+def _none(wanted: str) -> AcuError:
+    return AcuError(f"no run's id begins with {wanted[:64]!r}: `acu runs list` shows them")
 
 
 def _list(client: Client, args: argparse.Namespace) -> int:
@@ -245,9 +310,13 @@ def _out_all(lines: list[str]) -> None:
         out(line)
 
 
-def _told(summary: dict[str, Any], args: argparse.Namespace, more: str = "") -> None:
+def _line(summary: Any) -> str:
     try:
-        text = f"{printable(summary['id'])}: {printable(summary['status'])}{more}"
+        return f"{printable(summary['id'])}: {printable(summary['status'])}"
     except (LookupError, TypeError) as error:
         raise UnknownAnswer(RUNS_PATH) from error
+
+
+def _told(summary: dict[str, Any], args: argparse.Namespace, more: str = "") -> None:
+    text = _line(summary) + more
     out(json.dumps(summary, indent=2) if args.json else text)

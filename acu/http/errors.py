@@ -150,13 +150,18 @@ def _by_rule(error: Exception, rule: Rule) -> HttpError:
     headers: dict[str, str] = {}
     param: str | None = None
     code: str | None = rule.code
+    says = rule.says or str(error)
+    if isinstance(error, library.DataDamaged) and error.of:
+        says = (
+            f"What is stored of the {error.of} is damaged: restore a backup, or delete it. The daemon's log says more."
+        )
     if isinstance(error, flow.InvalidRequest):
         param, code = error.param, error.code or rule.code
     if isinstance(error, flow.Refused):
         headers.update(retry_headers(error.retry_after_s))
     if rule.retry is not None:
         headers["x-should-retry"] = "true" if rule.retry else "false"
-    return HttpError(rule.status, rule.says or str(error), code=code, param=param, headers=headers)
+    return HttpError(rule.status, says, code=code, param=param, headers=headers)
 
 
 def retry_headers(seconds: float) -> dict[str, str]:

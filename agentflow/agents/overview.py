@@ -24,6 +24,7 @@ from agentflow.agents.record import Added, ApprovalGiven, Event, Paused, Unpause
 from agentflow.agents.refusals import RunConflict
 from agentflow.agents.runindex import ENDS
 from agentflow.agents.runs import Runs
+from agentflow.library.planeerrors import damage_of
 from agentflow.library.refusals import DataDamaged, NotStored
 from agentflow.messages import Message
 
@@ -83,6 +84,10 @@ class Overview:
 
     async def account(self, tenant: str, run_id: str) -> RunAccount:
         """Everything about a run."""
+        with damage_of(f"run {run_id}"):
+            return await self._account(tenant, run_id)
+
+    async def _account(self, tenant: str, run_id: str) -> RunAccount:
         live, now = self._live(tenant, run_id), time.time()
         events: Iterable[tuple[int, Event]]
         if live is not None:
@@ -106,7 +111,8 @@ class Overview:
         if live is not None:
             return list(enumerate(live.told(after, limit), after + 1))
         archive = await self._archive()
-        found = [] if archive is None else await archive.events_page(tenant, run_id, after, limit)
+        with damage_of(f"run {run_id}"):
+            found = [] if archive is None else await archive.events_page(tenant, run_id, after, limit)
         if not found:
             await self._stored(tenant, run_id)
         return found
@@ -218,7 +224,8 @@ class Overview:
 
     async def _stored(self, tenant: str, run_id: str) -> RunSummary:
         archive = await self._archive()
-        found = None if archive is None else await archive.find(tenant, run_id)
+        with damage_of(f"run {run_id}"):
+            found = None if archive is None else await archive.find(tenant, run_id)
         if found is None:
             raise _unknown(run_id)
         return await self._told(tenant, found)

@@ -16,6 +16,15 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @contextmanager
+def damage_of(what: str) -> Iterator[None]:
+    """Say of damage that is found within what is damaged: `DataDamaged.of`."""
+    try:
+        yield
+    except DataDamaged as error:
+        raise DataDamaged(str(error), of=error.of or what) from error
+
+
+@contextmanager
 def translated() -> Iterator[None]:
     """Turn the data plane's errors, and those of the disk that files lie on, into the orchestrator's."""
     try:

@@ -54,4 +54,11 @@ class DiskFull(DataUnavailable):
 
 
 class DataDamaged(AgentFlowError):
-    """Stored bytes are missing, or not what was written. The message names them."""
+    """Stored bytes are missing, or not what was written. The message names them, for the log.
+
+    `of`: what they are of, such as `run run_1`, for who asked for it.
+    """
+
+    def __init__(self, message: str, *, of: str | None = None) -> None:
+        super().__init__(message)
+        self.of = of

@@ -88,7 +88,10 @@ class Conversations:
         try:
             return msgspec.json.decode(found, type=ConversationRecord)
         except msgspec.DecodeError as error:
-            raise DataDamaged(f"the record of {conversation_id!r} cannot be read: restore it from a backup.") from error
+            raise DataDamaged(
+                f"the record of {conversation_id!r} cannot be read: restore it from a backup.",
+                of=_called(conversation_id),
+            ) from error
 
     async def _bytes(self, tenant: str, conversation_id: str) -> bytes:
         found = None
@@ -148,7 +151,7 @@ class Conversations:
         for _, item in stored.items:
             if item.id == item_id:
                 return item
-        raise _no_item(item_id, stored)
+        raise _no_item(conversation_id, item_id, stored)
 
     async def delete_item(self, tenant: str, conversation_id: str, item_id: str) -> ConversationRecord:
         """Remove an item; returns its conversation. Of one that cannot be read the id may still be there."""
@@ -157,7 +160,7 @@ class Conversations:
         names = [name for name, item in stored.items if item.id == item_id]
         names += [name for name, bytes_ in stored.damaged.items() if f'"{item_id}"'.encode() in bytes_]
         if not names:
-            raise _no_item(item_id, stored)
+            raise _no_item(conversation_id, item_id, stored)
         with translated():
             await (await self._archive()).state.delete(tenant, _ITEM, names[0])
         return record
@@ -246,13 +249,20 @@ def _decode(values: Sequence[tuple[str, bytes]], into: Stored) -> None:
             into.damaged[name] = value
 
 
+def _called(conversation_id: str) -> str:
+    return f"conversation '{conversation_id}'"
+
+
 def _told(response_id: str, error: DataDamaged) -> dict[str, str]:
     return {"response": response_id, "why": str(error)}
 
 
-def _no_item(item_id: str, stored: Stored) -> NotStored | DataDamaged:
+def _no_item(conversation_id: str, item_id: str, stored: Stored) -> NotStored | DataDamaged:
     """What to say of an item that is not found, where it may be one that cannot be read."""
     if stored.damaged:
         names = ", ".join(stored.damaged)[:256]
-        return DataDamaged(f"the item {item_id[:64]!r} may be one of {names}, which cannot be read: restore a backup.")
+        return DataDamaged(
+            f"the item {item_id[:64]!r} may be one of {names}, which cannot be read: restore a backup.",
+            of=_called(conversation_id),
+        )
     return NotStored(f"Item with id '{item_id[:64]}' not found.", param="item_id")

@@ -22,6 +22,7 @@ from agentflow.agents.record import Event
 from agentflow.agents.runs import Runs, new_run_id
 from agentflow.errors import AgentFlowError, InvalidRequest
 from agentflow.library.paging import paged
+from agentflow.library.planeerrors import damage_of
 from agentflow.library.refusals import DataDamaged, DataUnavailable, NotStored
 from agentflow.library.values import Page, PageRequest
 from agentflow.messages import ChatRequest, Message
@@ -188,8 +189,9 @@ class Responses:
 
     async def retrieve(self, tenant: str, response_id: str) -> ResponseState:
         """A response as it stands. Raises NotStored, Refused, DataDamaged, as all below do."""
-        record = await self._record(tenant, response_id)
-        projection = await self._store.projection(tenant, record)
+        with damage_of(_called(response_id)):
+            record = await self._record(tenant, response_id)
+            projection = await self._store.projection(tenant, record)
         if projection is None:
             raise _unknown(response_id)
         return projection.state()
@@ -200,7 +202,9 @@ class Responses:
         live = self._runs.live(tenant, record.run_id)
         if live is not None:
             return ResponseStream(record, live.follow(), after=after)
-        return ResponseStream(record, _replayed(await self._store.events(tenant, record)), after=after)
+        with damage_of(_called(response_id)):
+            events = await self._store.events(tenant, record)
+        return ResponseStream(record, _replayed(events), after=after)
 
     async def delete(self, tenant: str, response_id: str) -> None:
         """Forget a response, and its run with the last of its responses. A run with which no other response goes on is ended.
@@ -277,7 +281,8 @@ class Responses:
 
     async def _previous(self, tenant: str, response_id: str) -> tuple[tuple[Message, ...], str]:
         record = await self._previous_record(tenant, response_id)
-        projection = await self._store.outcome(tenant, record)
+        with damage_of(_called(response_id)):
+            projection = await self._store.outcome(tenant, record)
         if projection is None:
             raise _no_previous(response_id)
         if projection.asks:  # another tells the rest; what came of the calls belongs to this one too
@@ -293,7 +298,8 @@ class Responses:
         return context_of(projection.progress), (began.conversation if began is not None else "") or response_id
 
     async def _previous_record(self, tenant: str, response_id: str) -> ResponseRecord:
-        record = await self._store.record(tenant, response_id)
+        with damage_of(_called(response_id)):
+            record = await self._store.record(tenant, response_id)
         if record is None:
             raise _no_previous(response_id)
         return record
@@ -306,10 +312,15 @@ class Responses:
 
     async def _told_record(self, tenant: str, response_id: str) -> ResponseRecord:
         """As `_record`, of a response whose log tells of it."""
-        record = await self._record(tenant, response_id)
-        if not await self._store.is_told(tenant, record):
-            raise _unknown(response_id)
+        with damage_of(_called(response_id)):
+            record = await self._record(tenant, response_id)
+            if not await self._store.is_told(tenant, record):
+                raise _unknown(response_id)
         return record
+
+
+def _called(response_id: str) -> str:
+    return f"response '{response_id[:64]}'"
 
 
 def _no_previous(response_id: str) -> InvalidRequest:

@@ -57,6 +57,15 @@ def test_an_error_becomes_openais_shape(error: Exception, status: int, kind: str
     assert body == {"error": {"message": str(error), "type": kind, "param": param, "code": code}}
 
 
+def test_of_damage_a_client_reads_what_is_damaged_and_no_path() -> None:
+    says = str(translate(library.DataDamaged("/var/lib/acu/x is short", of="run run_1")))
+    assert (
+        says
+        == "What is stored of the run run_1 is damaged: restore a backup, or delete it. The daemon's log says more."
+    )
+    assert "/var" not in str(translate(library.DataDamaged("/var/lib/acu/x is short")))
+
+
 def test_a_refusal_says_when_to_come_again_in_seconds_and_in_milliseconds() -> None:
     refusal = translate(flow.QueueFull("full", retry_after_s=1.2345))
     assert refusal.headers == {"retry-after": "2", "retry-after-ms": "1235"}
