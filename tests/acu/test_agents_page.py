@@ -93,9 +93,8 @@ def test_its_configuration_passes_the_check_as_it_stands(place: Place) -> None:
         file.write(yaml.safe_dump(models))
     done = acu("config", "check", str(place.folder / "acu.yaml"), environ=place.environ)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines() == [
-        "acu: agents.ops.tools: not checked, may come from MCP server letters: count_letters"
-    ]
+    told = "agents.ops.tools: not checked, may come from MCP server letters: count_letters"
+    assert done.stderr == f"acu: {told} ({place.folder / 'acu.yaml'}:10)\n"
 
 
 def test_tools_of_all_three_kinds_answer(place: Place, running: RunningDaemon) -> None:
