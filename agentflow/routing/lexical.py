@@ -79,9 +79,19 @@ class LexicalIndex:
         self._longest = max(map(len, self._phrases | self._openers), default=0)
         self._general = {number for number, card in enumerate(cards) if card.openers}
         self._asking = set[str]().union(*(own[number] for number in self._general))
+        self._asking_phrases = {tuple(units(alias)) for number in self._general for alias in cards[number].aliases}
+        asking: list[Example] = []
         for number, card in enumerate(cards):
-            for term, frequency in self._shared(card).items():
+            shared: dict[str, float] = defaultdict(float)
+            for said in map(units, card.examples):
+                ways = self._ways_of_asking(said)
+                for term in ways:
+                    shared[term] += EXAMPLE
+                if ways and number not in self._general:
+                    asking.append(Example(number, said, self._telling(said, own[number])))
+            for term, frequency in shared.items():
                 frequencies[term].setdefault(number, frequency)
+        self._frames = Frames(asking)
         rarest = _idf(1, len(cards))
         self._postings = {
             term: [
@@ -90,12 +100,6 @@ class LexicalIndex:
             ]
             for term, found in frequencies.items()
         }
-        self._frames = Frames(
-            Example(number, said, self._telling(said, own[number]))
-            for number, card in enumerate(cards)
-            if number not in self._general
-            for said in map(units, card.examples)
-        )
         self._misspelt: dict[str, str] = {}
         for term, found in frequencies.items():
             if max(found.values()) >= DESCRIPTION:  # what only an example has is too much by chance
@@ -140,23 +144,17 @@ class LexicalIndex:
                 result[_opening(phrase)] += ALIAS
         return result
 
-    def _shared(self, card: ToolCard) -> dict[str, float]:
-        """The openers with which the card's examples begin, and the asking phrases in them: they speak for it as well."""
-        found: dict[str, float] = defaultdict(float)
-        for example in card.examples:
-            said = units(example)
-            opening = opening_of(said)
-            phrases = [
-                (at, tuple(said[at : at + size]))
-                for size in range(min(self._longest, len(said)), 0, -1)
-                for at in range(len(said) - size + 1)
-            ]
-            opener = next((phrase for at, phrase in phrases if at <= opening and phrase in self._openers), None)
-            if opener is not None:
-                found[_opening(opener)] += EXAMPLE
-            for phrase in {phrase for _, phrase in phrases if _whole(phrase) in self._asking}:
-                found[_whole(phrase)] += EXAMPLE
-        return found
+    def _ways_of_asking(self, said: list[str]) -> set[str]:
+        """The opener with which an example begins, and the asking phrases in it, as terms: they speak for its card as well."""
+        opening = opening_of(said)
+        phrases = [
+            (at, tuple(said[at : at + size]))
+            for size in range(min(self._longest, len(said)), 0, -1)
+            for at in range(len(said) - size + 1)
+        ]
+        opener = next((phrase for at, phrase in phrases if at <= opening and phrase in self._openers), None)
+        asking = {_whole(phrase) for _, phrase in phrases if phrase in self._asking_phrases}
+        return asking if opener is None else asking | {_opening(opener)}
 
     def _telling(self, said: list[str], own: AbstractSet[str]) -> list[bool]:
         """Which of an example's units are of the terms and aliases that were chosen for its card."""
