@@ -185,7 +185,8 @@ def search_documents(query: Request) -> str:
     """
     hits = found(query, 3)
     if not hits:
-        return f"The documents say nothing about {query[:60]!r}."
+        chinese = f"文档里没有关于“{query[:60]}”的内容。"
+        return chinese if re.search(_CHINESE, query) else f"The documents say nothing about {query[:60]!r}."
     (place, body), *more = hits
     others = f" (See also: {'; '.join(place for place, _ in more)}.)" if more else ""
     return f"{place}. {shortened(body)}{others}"

@@ -1,5 +1,6 @@
 """The documents' assistant: its search, its sections, and one question in a daemon."""
 
+# ruff: noqa: RUF001 - Chinese has its own punctuation
 from __future__ import annotations
 
 from pathlib import Path
@@ -34,10 +35,27 @@ def test_a_search_finds_the_section_that_answers(query: str, place: str) -> None
 
 @pytest.mark.parametrize(
     "query",
-    ["xyzzy", "", "the", '"; DROP xyzzy --', "NEAR(", "\x00", "*", "Who owns the billing service?", "没有显卡能运行吗"],
+    ["xyzzy", "", "the", '"; DROP xyzzy --', "NEAR(", "\x00", "*", "Who owns the billing service?"],
 )
 def test_what_no_document_has_is_said_whatever_is_asked(query: str) -> None:
     assert TOOLS["search_documents"](query).startswith("The documents say nothing about ")
+
+
+def test_what_no_document_has_is_said_in_chinese_to_whom_asks_so() -> None:
+    assert TOOLS["search_documents"]("没有显卡能运行吗") == "文档里没有关于“没有显卡能运行吗”的内容。"
+
+
+@pytest.mark.parametrize(
+    ("question", "section"),
+    [
+        ("怎么停止服务？", "中文: 停止服务. "),
+        ("密钥有哪些权限？", "中文: 密钥. "),
+        ("TLS 怎么打开？", "security: Beyond this machine. "),
+    ],
+)
+def test_the_chinese_questions_of_the_readme_find_their_sections(question: str, section: str) -> None:
+    assert question in (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert TOOLS["search_documents"](question).startswith(section)
 
 
 def test_a_section_is_read_whole_by_its_name_or_by_words_of_it() -> None:
@@ -88,4 +106,4 @@ def test_a_question_is_looked_up_in_a_daemon(daemon: DaemonFactory, tmp_path: Pa
     done = acu("chat", *words, environ=running.environ)
     assert done.returncode == 0
     assert done.stdout.startswith("starting: Stopping. ")
-    assert done.stderr.startswith('-> search_documents {"query": "How do I stop the daemon?"}\n<- starting: Stopping. ')
+    assert done.stderr == '-> search_documents {"query": "How do I stop the daemon?"}\n'
