@@ -269,6 +269,26 @@ async def test_waiting_for_a_place_counts_and_says_so(tmp_path: Path) -> None:
     assert "took longer" in (await first).text
 
 
+async def test_calls_that_are_under_way_count_still_when_the_same_tool_is_there_anew(tmp_path: Path) -> None:
+    box = Toolbox([Doing(hangs, concurrency=1, timeout_s=0.1)], HandleStore(tmp_path))
+    first = asyncio.ensure_future(call(box))
+    await asyncio.sleep(0)
+    box.renew([Doing(says, concurrency=1, timeout_s=0.1)])
+    assert "is busy" in (await call(box, within_s=0.05)).text
+    box.renew([Doing(says, concurrency=2, timeout_s=0.1)])  # another tool, whose calls are its own
+    assert (await call(box, within_s=0.05)).text == "{}"
+    assert "took longer" in (await first).text
+
+
+async def test_a_call_whose_result_could_not_be_kept_leaves_its_place_to_the_next(tmp_path: Path) -> None:
+    (tmp_path / "handles").write_text("in the way")
+    box = Toolbox([Doing(says, concurrency=1)], HandleStore(tmp_path / "handles"))
+    outcome = await call(box)
+    assert (outcome.text, outcome.is_error) == ("Results cannot be kept on this machine now.", True)
+    (tmp_path / "handles").unlink()
+    assert (await call(box, within_s=1.0)).text == "{}"
+
+
 async def test_a_tool_never_runs_more_often_at_once_than_it_may(tmp_path: Path) -> None:
     running, most = 0, 0
 
