@@ -101,9 +101,9 @@ def test_tools_of_all_three_kinds_answer(place: Place, running: RunningDaemon) -
     answer = json.loads(place.run("bash", "ask.sh"))
     assert answer["choices"][0]["message"]["content"] == "billing: release 3.2, deployed on Monday."
     # Once the MCP server has come, the router knows all tools: the form is filled in for each.
-    counted, stocked = "<- daemon has 6 letters.", "<- There are 12 of bolts in stock."
-    until(lambda: counted in ask(running, "Count the letters of daemon").stderr, "the MCP server has come and answers")
-    until(lambda: stocked in ask(running, "How many bolts are in stock?").stderr, "the HTTP API answers")
+    counted, stocked = "daemon has 6 letters.", "There are 12 of bolts in stock."
+    until(lambda: counted in ask(running, "Count the letters of daemon").stdout, "the MCP server has come and answers")
+    until(lambda: stocked in ask(running, "How many bolts are in stock?").stdout, "the HTTP API answers")
 
 
 def test_a_call_that_waits_is_allowed_by_curl_and_by_a_response(place: Place, running: RunningDaemon) -> None:

@@ -148,7 +148,8 @@ def test_a_second_daemon_on_a_folder_of_data_is_refused(daemon: DaemonFactory, c
     who = Path(f"/proc/{first.pid}/comm").read_text().strip()
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        f"acu: data_plane.path: {folder} is in use by {who} (pid {first.pid}); stop it, or choose another path\n"
+        f"acu: data_plane.path: {folder} is in use by {who} (pid {first.pid}); "
+        f"stop it, or choose another path ({second}:2)\n"
     )
     assert not (tmp_path / "second.sock").exists()
     assert acu("config", "check", str(second), environ=first.environ).returncode == 0, "it is right, beside this"
