@@ -156,6 +156,37 @@ async def test_what_is_too_old_is_unknown_and_goes(tmp_path: Path) -> None:
     assert files(tmp_path) == []
 
 
+async def test_what_becomes_too_old_is_unknown_at_once(tmp_path: Path) -> None:
+    handles = HandleStore(tmp_path, HandleLimits(keep_s=0.01))
+    handle = await kept(handles)
+    await asyncio.sleep(0.05)
+    with pytest.raises(UnknownHandle):
+        found(handles, "ann", handle)
+
+
+async def test_the_age_of_what_a_call_wrote_counts_from_when_it_is_kept(tmp_path: Path) -> None:
+    handles = HandleStore(tmp_path, HandleLimits(keep_s=1000))
+    path = handles.new_path()
+    path.write_bytes(b"text")
+    os.utime(path, (1.0, 1.0))
+    handle = await handles.adopt("ann", "run-1", path, "text/plain")
+    again = HandleStore(tmp_path, HandleLimits(keep_s=1000))
+    await again.open()
+    assert still_there(again, "ann", [handle]) == [handle]
+
+
+async def test_what_two_calls_hold_of_a_forgotten_run_goes_with_the_last(tmp_path: Path) -> None:
+    handles = HandleStore(tmp_path)
+    handle = await kept(handles)
+    content = handles.hold("ann", handle)
+    handles.hold("ann", handle)
+    await handles.forget("ann", "run-1")
+    handles.release("ann", handle)
+    assert content.read() == b"text"
+    handles.release("ann", handle)
+    assert (files(tmp_path), handles.total_bytes) == ([], 0)
+
+
 async def test_a_forgotten_run_leaves_nothing_but_what_a_call_still_holds(tmp_path: Path) -> None:
     handles = HandleStore(tmp_path)
     first, second = await kept(handles), await kept(handles)
