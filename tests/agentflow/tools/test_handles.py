@@ -203,6 +203,16 @@ async def test_a_forgotten_run_leaves_nothing_but_what_a_call_still_holds(tmp_pa
     )
 
 
+async def test_a_folder_that_is_elsewhere_is_not_the_stores(tmp_path: Path) -> None:
+    other = HandleStore(tmp_path / "other")
+    path = found(other, "ann", await kept(other)).path
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / path.parent.name).symlink_to(path.parent)
+    handles = HandleStore(tmp_path / "mine", HandleLimits(keep_s=0.0))
+    await handles.open()
+    assert (handles.total_bytes, path.read_bytes()) == (0, b"text")
+
+
 async def test_an_erased_tenant_leaves_nothing(tmp_path: Path) -> None:
     handles = HandleStore(tmp_path)
     held, bobs = await kept(handles), await kept(handles, tenant="bob")
