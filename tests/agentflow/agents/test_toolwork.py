@@ -1,13 +1,21 @@
-"""A run's calls of tools: how many are made at a time."""
+"""A run's calls of tools: how many are made at a time, and which of their results are too old."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agentflow.agents.config import AgentConfig, AgentLimits
+from agentflow.agents.progress import Call
+from agentflow.agents.record import CallEnded
+from agentflow.agents.toolwork import ToolWork
+from agentflow.tools.handles import HandleStore
 from agentflow.tools.tool import CallContext
+from agentflow.tools.toolbox import Toolbox
 from tests.agentflow.agents.agencies import BodyTool, benched, call, text_of
 
 
@@ -27,3 +35,31 @@ async def test_no_more_calls_are_made_at_a_time_than_the_agent_may(tmp_path: Pat
     async with benched(tmp_path, rules, [BodyTool("look", look, concurrency=64)], agent) as it:
         assert text_of(await it.ask("go")) == "All seen."
     assert (most, made) == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("ended", "stale"),
+    [
+        ({"age_s": 61}, True),
+        ({"age_s": 30}, False),
+        ({"age_s": 61, "name": "pi"}, False),
+        ({"age_s": 61, "name": "gone"}, False),
+        ({"age_s": 61, "is_error": True}, False),
+        ({"age_s": 61, "answered_at": 1}, False),
+        (None, False),
+    ],
+)
+def test_a_result_is_stale_once_it_is_older_than_its_tool_says_and_the_model_does_not_know(
+    tmp_path: Path, ended: dict[str, Any] | None, stale: bool
+) -> None:
+    async def never(_: dict[str, Any], __: CallContext) -> str:
+        raise AssertionError("never")
+
+    tools = [BodyTool("price", never, fresh_for_s=60.0), BodyTool("pi", never)]
+    work = ToolWork(Toolbox(tools, HandleStore(tmp_path)), frozenset({"price", "pi", "gone"}), AgentLimits())
+    call_ = Call(id="call_1", name="price")
+    if ended is not None:
+        more = dict(ended)
+        call_.name, age_s = more.pop("name", "price"), more.pop("age_s")
+        call_.ended = CallEnded(at=int((time.time() - age_s) * 1000), call_id="call_1", text="7", **more)
+    assert work.is_stale(call_) is stale
