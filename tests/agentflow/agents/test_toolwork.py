@@ -1,4 +1,4 @@
-"""A run's calls of tools: how many are made at a time, and which of their results are too old."""
+"""A run's calls of tools: how many are made at a time, what each holds, and which results are too old."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ from typing import Any
 
 import pytest
 
+from agentflow.agents.clock import RunClock
 from agentflow.agents.config import AgentConfig, AgentLimits
+from agentflow.agents.journal import MemoryJournal
+from agentflow.agents.live import LiveRun
 from agentflow.agents.progress import Call
-from agentflow.agents.record import CallEnded
+from agentflow.agents.record import CallEnded, Event
 from agentflow.agents.toolwork import ToolWork
+from agentflow.library.refusals import DataUnavailable
 from agentflow.tools.handles import HandleStore
 from agentflow.tools.tool import CallContext
 from agentflow.tools.toolbox import Toolbox
 from tests.agentflow.agents.agencies import BodyTool, benched, call, text_of
+from tests.agentflow.tools.doing import files
+
+
+async def never(_: dict[str, Any], __: CallContext) -> str:
+    raise AssertionError("never")
 
 
 async def test_no_more_calls_are_made_at_a_time_than_the_agent_may(tmp_path: Path) -> None:
@@ -37,6 +46,27 @@ async def test_no_more_calls_are_made_at_a_time_than_the_agent_may(tmp_path: Pat
     assert (most, made) == (2, 7)
 
 
+class Unlogged(LiveRun):
+    """A run whose log takes nothing."""
+
+    async def keep(self, *events: Event) -> bool:
+        raise DataUnavailable("The disk is full.", retry_after_s=5.0)
+
+
+async def test_a_call_that_cannot_be_logged_is_not_made_and_holds_nothing(tmp_path: Path) -> None:
+    handles = HandleStore(tmp_path)
+    handle = await handles.keep("ann", "run_0", b"a report", "text/plain")
+    work = ToolWork(Toolbox([BodyTool("send", never)], handles), frozenset({"send"}), AgentLimits())
+    with pytest.raises(DataUnavailable):
+        await work.call(
+            Unlogged("run_1", "ann", MemoryJournal()),
+            Call(id="call_1", name="send", pieces=[f'{{"what": "{handle}"}}']),
+            RunClock(10),
+        )
+    await handles.forget("ann", "run_0")
+    assert files(tmp_path) == []
+
+
 @pytest.mark.parametrize(
     ("ended", "stale"),
     [
@@ -52,9 +82,6 @@ async def test_no_more_calls_are_made_at_a_time_than_the_agent_may(tmp_path: Pat
 def test_a_result_is_stale_once_it_is_older_than_its_tool_says_and_the_model_does_not_know(
     tmp_path: Path, ended: dict[str, Any] | None, stale: bool
 ) -> None:
-    async def never(_: dict[str, Any], __: CallContext) -> str:
-        raise AssertionError("never")
-
     tools = [BodyTool("price", never, fresh_for_s=60.0), BodyTool("pi", never)]
     work = ToolWork(Toolbox(tools, HandleStore(tmp_path)), frozenset({"price", "pi", "gone"}), AgentLimits())
     call_ = Call(id="call_1", name="price")
