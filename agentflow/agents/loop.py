@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from agentflow.agents.clock import RunClock
 from agentflow.agents.config import AgentConfig
 from agentflow.agents.live import LiveRun
+from agentflow.agents.pace import paced
 from agentflow.agents.planner import Planner
 from agentflow.agents.progress import OUTCOME_UNKNOWN, Call, Heard, Progress
 from agentflow.agents.record import (
@@ -146,7 +147,7 @@ class AgentLoop:
         progress = self._progress
         held: list[Said] | None = [] if self._planner.fills_form(progress) else None
         formed = utterance.sampling.structured is not None
-        async with aclosing(self._planner.speaker(progress).speak(utterance)) as deltas:
+        async with aclosing(paced(self._planner.speaker(progress).speak(utterance))) as deltas:
             async for delta in deltas:
                 said = [Said(ids=list(delta.token_ids), text=delta.text)] if delta.token_ids or delta.text else []
                 if delta.finish_reason is not None:

@@ -1,0 +1,153 @@
+"""Pace: the first words and whatever may end a call go through at once, the rest in pieces; nothing is lost or held for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import pytest
+
+from agentflow.agents.pace import paced
+from agentflow.engine.protocol import Delta
+from agentflow.errors import EngineDied
+
+LONG_S = 3600.0
+"""An interval that no test outlasts: what comes within it did not wait for it."""
+
+
+class Model:
+    """Says what it is told to, when it is told to; text None is its end."""
+
+    def __init__(self) -> None:
+        self._told: asyncio.Queue[Delta | Exception] = asyncio.Queue()
+        self.closed = False
+        self._count = 0
+
+    async def say(self, *texts: str, finish: str | None = None) -> None:
+        """A token each, of which the last has `finish`; returns once they were taken."""
+        for place, text in enumerate(texts, 1):
+            self._count += 1
+            self._told.put_nowait(Delta(text, [self._count], finish if place == len(texts) else None, cached_tokens=7))
+        await self.taken()
+
+    async def fail(self, error: Exception) -> None:
+        """Raise it."""
+        self._told.put_nowait(error)
+        await self.taken()
+
+    async def taken(self) -> None:
+        """Wait until the reader has had everything."""
+        while not self._told.empty():
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def deltas(self) -> AsyncGenerator[Delta, None]:
+        try:
+            while True:
+                told = await self._told.get()
+                if isinstance(told, Exception):
+                    raise told
+                yield told
+        finally:
+            self.closed = True
+
+
+async def test_the_first_words_go_through_at_once() -> None:
+    model = Model()
+    async with aclosing(paced(model.deltas(), LONG_S)) as pieces:
+        first = asyncio.ensure_future(anext(pieces))
+        await asyncio.sleep(0)
+        await model.say("I")
+        assert (await first).text == "I"
+
+
+@pytest.mark.parametrize("end", ["}", ' "x"}}\n', "]", "f(x)", "</tool_call>", "<|eom_id|>"])
+async def test_what_may_end_a_call_goes_through_at_once_with_what_was_held(end: str) -> None:
+    model = Model()
+    async with aclosing(paced(model.deltas(), LONG_S)) as pieces:
+        first = asyncio.ensure_future(anext(pieces))
+        await asyncio.sleep(0)
+        await model.say("I")
+        await first
+        second = asyncio.ensure_future(anext(pieces))
+        await asyncio.sleep(0)
+        await model.say("b", "c")
+        assert not second.done()
+        await model.say(end)
+        piece = await second
+    assert (piece.text, list(piece.token_ids), piece.cached_tokens) == (f"bc{end}", [2, 3, 4], 7)
+
+
+async def test_the_end_goes_through_at_once_with_what_was_held() -> None:
+    model = Model()
+    async with aclosing(paced(model.deltas(), LONG_S)) as pieces:
+        first = asyncio.ensure_future(anext(pieces))
+        await asyncio.sleep(0)
+        await model.say("I")
+        await first
+        second = asyncio.ensure_future(anext(pieces))
+        await asyncio.sleep(0)
+        await model.say("b", "", finish="length")
+        piece = await second
+        assert (piece.text, list(piece.token_ids), piece.finish_reason) == ("b", [2, 3], "length")
+        assert [each async for each in pieces] == []
+    assert model.closed
+
+
+async def test_what_was_held_goes_on_by_itself_once_the_interval_is_over() -> None:
+    model = Model()
+    async with aclosing(paced(model.deltas(), 0.005)) as pieces:
+        first = asyncio.ensure_future(anext(pieces))
+        await asyncio.sleep(0)
+        await model.say("I")
+        await first
+        await model.say("b")  # and then nothing
+        assert (await asyncio.wait_for(anext(pieces), 30)).text == "b"
+
+
+async def test_what_a_slow_reader_left_is_one_piece() -> None:
+    model = Model()
+    async with aclosing(paced(model.deltas(), 0.0)) as pieces:
+        first = asyncio.ensure_future(anext(pieces))
+        await asyncio.sleep(0)
+        await model.say("I")
+        await first
+        await model.say("b", "c", "d")
+        assert (await anext(pieces)).text == "bcd"
+
+
+async def test_an_error_comes_after_what_was_said_before_it() -> None:
+    model = Model()
+    async with aclosing(paced(model.deltas(), LONG_S)) as pieces:
+        first = asyncio.ensure_future(anext(pieces))
+        await asyncio.sleep(0)
+        await model.say("I")
+        await first
+        await model.say("b")
+        await model.fail(EngineDied("it died"))
+        assert (await anext(pieces)).text == "b"
+        with pytest.raises(EngineDied, match="it died"):
+            await anext(pieces)
+
+
+async def test_an_engine_that_ends_without_a_reason_ends_the_pieces() -> None:
+    async def silent() -> AsyncGenerator[Delta, None]:
+        yield Delta("I", [1])
+
+    assert [each.text async for each in paced(silent(), LONG_S)] == ["I"]
+
+
+@pytest.mark.parametrize("failing", [False, True])
+async def test_who_leaves_closes_the_engines_side(failing: bool, caplog: pytest.LogCaptureFixture) -> None:
+    model = Model()
+    pieces = paced(model.deltas(), LONG_S)
+    first = asyncio.ensure_future(anext(pieces))
+    await asyncio.sleep(0)
+    await model.say("I")
+    await first
+    if failing:
+        await model.fail(EngineDied("nobody asks"))
+    await pieces.aclose()
+    assert model.closed
+    assert caplog.records == []
