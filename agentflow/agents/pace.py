@@ -12,6 +12,7 @@ from contextlib import aclosing
 
 from msgspec.structs import replace
 
+from agentflow.agents.going import to_its_end
 from agentflow.engine.protocol import Delta
 
 INTERVAL_S = 0.01
@@ -21,24 +22,33 @@ _ENDS = frozenset("}])>")
 
 
 async def paced(deltas: AsyncGenerator[Delta, None], interval_s: float = INTERVAL_S) -> AsyncGenerator[Delta, None]:
-    """All of `deltas`, joined to pieces; without log probabilities. Closing it closes `deltas`. Raises as they do."""
+    """All of `deltas`, joined to pieces; a joined one has no log probabilities.
+
+    Closing it closes `deltas`, and waits for that. Raises as they do, after what came before.
+    """
     pieces = _Pieces(interval_s)
     reader = asyncio.create_task(pieces.fill(deltas))
     try:
         while (piece := await pieces.next()) is not None:
             yield piece
+        await reader
     finally:
-        reader.cancel()
-        await asyncio.wait({reader})
-        failed = None if reader.cancelled() else reader.exception()
-    if failed is not None:
-        raise failed
+        if not pieces.closing:
+            reader.cancel()
+        await to_its_end(_closed(reader))
+
+
+async def _closed(reader: asyncio.Task[None]) -> None:
+    await asyncio.wait({reader})
+    if not reader.cancelled():
+        reader.exception()  # marked as seen: whoever read may have left
 
 
 class _Pieces:
     """What came, and has not gone on yet."""
 
     def __init__(self, interval_s: float) -> None:
+        self.closing = False  # all was said, and the engine's side closes by itself
         self._interval_s = interval_s
         self._loop = asyncio.get_running_loop()
         self._came: list[Delta] = []
@@ -54,6 +64,8 @@ class _Pieces:
                 async for delta in deltas:
                     self._came.append(delta)
                     if delta.finish_reason is not None:
+                        self.closing = True
+                        self._due.set()
                         return
                     if not _ENDS.isdisjoint(delta.text) or self._loop.time() >= self._next_at:
                         self._due.set()
@@ -66,14 +78,13 @@ class _Pieces:
     async def next(self) -> Delta | None:
         """The next piece, when it is due; None: nothing follows."""
         await self._due.wait()
-        self._due.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if not self._over:
+            self._due.clear()
         self._next_at = self._loop.time() + self._interval_s
         came, self._came = self._came, []
-        if self._over:
-            self._due.set()
         if len(came) < 2:
             return came[0] if came else None
         text, ids = "".join(each.text for each in came), [token for each in came for token in each.token_ids]

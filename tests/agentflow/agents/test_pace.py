@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from pathlib import Path
 
 import pytest
 
 from agentflow.agents.pace import paced
 from agentflow.engine.protocol import Delta
 from agentflow.errors import EngineDied
+from agentflow.events import TextDelta
+from tests.agentflow.agents.agencies import benched, text_of
 
 LONG_S = 3600.0
 """An interval that no test outlasts: what comes within it did not wait for it."""
@@ -20,8 +23,10 @@ class Model:
     """Says what it is told to, when it is told to; text None is its end."""
 
     def __init__(self) -> None:
-        self._told: asyncio.Queue[Delta | Exception] = asyncio.Queue()
+        self._told: asyncio.Queue[Delta | BaseException] = asyncio.Queue()
         self.closed = False
+        self.may_close = asyncio.Event()
+        self.may_close.set()
         self._count = 0
 
     async def say(self, *texts: str, finish: str | None = None) -> None:
@@ -31,7 +36,7 @@ class Model:
             self._told.put_nowait(Delta(text, [self._count], finish if place == len(texts) else None, cached_tokens=7))
         await self.taken()
 
-    async def fail(self, error: Exception) -> None:
+    async def fail(self, error: BaseException) -> None:
         """Raise it."""
         self._told.put_nowait(error)
         await self.taken()
@@ -46,10 +51,12 @@ class Model:
         try:
             while True:
                 told = await self._told.get()
-                if isinstance(told, Exception):
+                if isinstance(told, BaseException):
                     raise told
                 yield told
         finally:
+            await self.may_close.wait()
+            await asyncio.sleep(0)
             self.closed = True
 
 
@@ -106,6 +113,24 @@ async def test_what_was_held_goes_on_by_itself_once_the_interval_is_over() -> No
         assert (await asyncio.wait_for(anext(pieces), 30)).text == "b"
 
 
+async def test_a_piece_that_went_at_once_leaves_no_timer_behind() -> None:
+    model = Model()
+    async with aclosing(paced(model.deltas(), 0.02)) as pieces:
+        first = asyncio.ensure_future(anext(pieces))
+        await asyncio.sleep(0)
+        await model.say("I")
+        await first
+        second = asyncio.ensure_future(anext(pieces))
+        await asyncio.sleep(0)
+        await model.say("b")
+        await model.say("}")
+        assert (await second).text == "b}"
+        third = asyncio.ensure_future(anext(pieces))
+        await asyncio.sleep(0.05)  # past the moment for which the timer was set
+        await model.say("c")
+        assert (await third).text == "c"
+
+
 async def test_what_a_slow_reader_left_is_one_piece() -> None:
     model = Model()
     async with aclosing(paced(model.deltas(), 0.0)) as pieces:
@@ -115,6 +140,51 @@ async def test_what_a_slow_reader_left_is_one_piece() -> None:
         await first
         await model.say("b", "c", "d")
         assert (await anext(pieces)).text == "bcd"
+
+
+async def test_the_end_does_not_wait_until_the_engine_has_closed() -> None:
+    model = Model()
+    model.may_close.clear()
+    async with aclosing(paced(model.deltas(), LONG_S)) as pieces:
+        first = asyncio.ensure_future(anext(pieces))
+        await asyncio.sleep(0)
+        await model.say("I", finish="stop")
+        assert ((await first).finish_reason, model.closed) == ("stop", False)
+        model.may_close.set()
+    assert model.closed
+
+
+async def test_who_is_cancelled_twice_still_waits_until_the_engine_has_closed() -> None:
+    model = Model()
+    model.may_close.clear()
+
+    async def read() -> None:
+        async with aclosing(paced(model.deltas(), LONG_S)) as pieces:
+            async for _ in pieces:
+                pass
+
+    reading = asyncio.ensure_future(read())
+    for _ in range(2):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        reading.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not reading.done()
+    model.may_close.set()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert model.closed
+
+
+async def test_a_cancellation_of_the_engines_own_is_no_end() -> None:
+    model = Model()
+    pieces = paced(model.deltas(), LONG_S)
+    first = asyncio.ensure_future(anext(pieces))
+    await asyncio.sleep(0)
+    await model.fail(asyncio.CancelledError())
+    with pytest.raises(asyncio.CancelledError):
+        await first
 
 
 async def test_an_error_comes_after_what_was_said_before_it() -> None:
@@ -151,3 +221,13 @@ async def test_who_leaves_closes_the_engines_side(failing: bool, caplog: pytest.
     await pieces.aclose()
     assert model.closed
     assert caplog.records == []
+
+
+async def test_a_fast_model_s_answer_is_far_fewer_pieces_than_tokens(tmp_path: Path) -> None:
+    said = "word " * 60
+    async with benched(tmp_path, {"go": said}, [], tokens_per_s=1000.0) as it:
+        events = await it.ask("go")
+        pieces = [event for event in events if isinstance(event, TextDelta)]
+        assert text_of(events) == said
+        assert it.ended[0].completion_tokens >= len(said)
+        assert 1 < len(pieces) < len(said) / 2
