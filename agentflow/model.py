@@ -76,6 +76,7 @@ class Model:
         self.supervisors = supervisors
         self.tokenizer_error: str | None = None
         self.tool_format = "none"
+        self.alone = asyncio.Lock()  # held by a run under which so many engines failed that it may be the cause
         self._backoff_s = backoff_s
         self._spoken: Spoken | None = None
         self._loaded = asyncio.Event()

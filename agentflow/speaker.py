@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -62,6 +63,11 @@ class Speaker:
     def tool_format(self) -> str:
         """How it writes calls."""
         return self._model.tool_format
+
+    @property
+    def alone(self) -> asyncio.Lock:
+        """For runs under which engines failed: whoever holds it is the only one of them that speaks."""
+        return self._model.alone
 
     async def opening(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         """As Turns.opening. Long ones are encoded in a thread."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -124,12 +124,17 @@ class AgentLoop:
                     )
                 await self._live.tell(Resumed(kept=self._whole()))
             try:
-                await self._listen(calls)
+                async with self._alone(failures):
+                    await self._listen(calls)
             except EngineFailure as error:
                 failures += 1
                 if failures > ENGINES:
                     raise
                 _log.warning("an engine failed under a run", extra={"run": self._live.id, "why": str(error)})
+
+    def _alone(self, failures: int) -> AbstractAsyncContextManager[object]:
+        """For a last try: one such run speaks at a time, so that the one that engines die of ends no other."""
+        return self._planner.speaker(self._progress).alone if failures == ENGINES else nullcontext()
 
     async def _unpaused(self) -> None:
         """Wait while the run is paused."""

@@ -178,6 +178,17 @@ async def test_a_run_ends_with_the_third_engine_that_dies_in_one_step(tmp_path: 
             await it.ask("go")
 
 
+async def test_a_run_of_which_engines_die_ends_no_other(tmp_path: Path) -> None:
+    """It speaks beside them twice; the third engine that dies of it is its own."""
+    poison, calm = "abcdefghijklmnop", "word " * 20
+    rules = {"poison": Rule(answer=poison, die_after_tokens=4), "calm": Rule(answer=calm)}
+    async with benched(tmp_path, rules, [], tokens_per_s=500.0) as it:
+        asked = (it.ask(each) for each in ("calm 1", "poison", "calm 2", "calm 3"))
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(found.pop(1), EngineDied)
+        assert [text_of(each) for each in found if isinstance(each, list)] == [calm] * 3
+
+
 async def test_half_a_character_is_forgotten_and_said_again(tmp_path: Path) -> None:
     plane = await opened(tmp_path)
     archive = Archive(plane.state)
