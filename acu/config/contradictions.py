@@ -79,7 +79,7 @@ def model_problems(models: Mapping[str, ModelConfig]) -> list[Problem]:
 
 
 def agent_problems(agents: Mapping[str, AgentConfig], models: Mapping[str, ModelConfig]) -> list[Problem]:
-    """Agents whose models are not served, or do not speak."""
+    """Agents whose models are not served, or do not speak; and those that would refuse with no router to say what."""
     roles = {name: model_role(key, models[key]) for key, names in names_by_key(models).items() for name in names}
     found: list[Problem] = []
     for key, agent in agents.items():
@@ -90,6 +90,9 @@ def agent_problems(agents: Mapping[str, AgentConfig], models: Mapping[str, Model
                 found.append(Problem(f"agents.{key}.{field}", f"{name!r} is not served; models that are: {served}"))
             elif role != "chat":
                 found.append(Problem(f"agents.{key}.{field}", f"{name!r} makes embeddings; name a model that speaks"))
+        if agent.no_tool == "refuse" and not (agent.routing and agent.tools):
+            lacking = "routing is off" if agent.tools else "there are no tools"
+            found.append(Problem(f"agents.{key}.no_tool", f"'refuse' needs a router and its tools, and {lacking}"))
     return found
 
 

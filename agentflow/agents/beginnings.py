@@ -13,7 +13,7 @@ from agentflow.agents.config import AgentConfig, AgentLimits
 from agentflow.agents.guide import Embed, Guides
 from agentflow.agents.instructions import instructed
 from agentflow.agents.loop import Terms
-from agentflow.agents.planner import Cast, Planner
+from agentflow.agents.planner import Cast, Planner, refused_by
 from agentflow.agents.record import ANY_TOOL, Began
 from agentflow.errors import InvalidRequest, UnknownModel
 from agentflow.messages import Caller, ChatRequest, Structured, Tool, ToolChoice
@@ -145,7 +145,7 @@ class Beginnings:
         if agent.routing and agent.small_model is not None:
             small = await self._speaker(agent.small_model, time.monotonic() + self._deadline_s)
         recall = None if self._agency.memory is None else self._agency.memory.recall(name)
-        return Planner(Cast(large, small), self._guides.of(name), recall, holds)
+        return Planner(Cast(large, small), self._guides.of(name), recall, holds, refused_by(agent))
 
     def _agent(self, name: str) -> AgentConfig:
         agent = self._agency.agents.get(name)

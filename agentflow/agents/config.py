@@ -102,6 +102,15 @@ class AgentConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
             "result is the answer, word for word, or why there is none, which is right for models too small to repeat it."
         ),
     ] = "model"
+    no_tool: Annotated[
+        Literal["answer", "refuse"],
+        Meta(
+            description="What a turn gets for which the router finds no tool. answer: the model answers, and a small one "
+            "invents what it does not know; refuse: a sentence that shows what the agent's tools are asked, and no model "
+            "speaks, with `answer: result` also where the router is not sure of one tool. A request that brings tools of "
+            "its own, or says which to call, is not refused."
+        ),
+    ] = "answer"
     thresholds: Annotated[Thresholds, Meta(description="When the router is sure.")] = Thresholds()
     instructions: Annotated[
         str,

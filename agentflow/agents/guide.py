@@ -37,9 +37,9 @@ class Guide:
     """For one agent. `embed` None: words decide alone."""
 
     def __init__(self, specs: Iterable[ToolSpec], thresholds: Thresholds, embed: Embed | None) -> None:
-        cards = [ToolCard.of(spec) for spec in specs]
-        self._aliases = {card.name: card.aliases for card in cards}
-        self._router = Router(cards, thresholds)
+        self.cards = tuple(ToolCard.of(spec) for spec in specs)
+        self._aliases = {card.name: card.aliases for card in self.cards}
+        self._router = Router(self.cards, thresholds)
         self._embed = embed
 
     def aliases(self, tool: str) -> tuple[str, ...]:

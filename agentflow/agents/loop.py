@@ -93,7 +93,7 @@ class AgentLoop:
                 while not self._live.over:
                     await self._round()
         except TimeoutError:
-            await self._end("incomplete", "wall_time", f"The run took longer than {limits.wall_s:g} s.")
+            await self._end("incomplete", "wall_time", f"The run took longer than limits.wall_s: {limits.wall_s:g}.")
         except Exception as error:  # noqa: BLE001 - whatever it is, the run ends with it
             await self._fail(_first(error))
 
@@ -108,7 +108,12 @@ class AgentLoop:
                 recalled = await self._planner.recall(progress, self._live.tenant)
                 if recalled is not None:
                     await self._live.tell(recalled)
-                await self._live.tell(await self._planner.first(progress, self._live.tenant))
+                step = await self._planner.first(progress, self._live.tenant)
+                if step.quoted:
+                    await self._unpaused()
+                    await self._quote(step, self._planner.refusal(progress))
+                    return
+                await self._live.tell(step)
             await self._speak(calls)
         await self._go_on()
 
@@ -197,7 +202,9 @@ class AgentLoop:
         progress = self._progress
         if self._tools is None or (not progress.calls and not progress.added):
             cut = progress.finish_reason == "length"
-            ended = Ended(end="incomplete" if cut else "completed", why="max_tokens" if cut else "stop")
+            ended = Ended(end="completed", why="stop")
+            if cut:
+                ended = Ended(end="incomplete", why="max_tokens", error=self._cut_by())
             await self._live.end(ended, unless=lambda: self._tools is not None and bool(progress.added))
         elif progress.handed_over:
             await self._end("completed", HANDED_OVER)
@@ -210,13 +217,25 @@ class AgentLoop:
         """After a step whose calls have their results: the answer, a limit, or the prompt of the next."""
         progress, limits = self._progress, self._terms.agent.limits
         if self._is_answered():
-            await self._quote()
+            await self._answer()
         elif progress.step + 1 >= limits.steps:
-            await self._end("incomplete", "max_steps", f"The run took all of its {limits.steps} steps.")
+            await self._end("incomplete", "max_steps", f"The run took all of limits.steps: {limits.steps}.")
         elif progress.usage.completion_tokens >= limits.tokens:
-            await self._end("incomplete", "max_tokens", f"The run took all of its {limits.tokens} tokens.")
+            await self._end("incomplete", "max_tokens", self._cut_by())
         else:
             await self._live.tell(await self._planner.next(progress))
+
+    def _cut_by(self) -> str:
+        """Which limit an answer ran into."""
+        progress, limits = self._progress, self._terms.agent.limits
+        asked = self._began.sampling.max_tokens
+        if progress.usage.completion_tokens >= limits.tokens:
+            return f"The run took all of limits.tokens: {limits.tokens}."
+        if self._planner.fills_form(progress):
+            return f"The arguments of {progress.forced} were longer than a form may be."
+        if asked is not None and len(progress.said) >= asked:
+            return f"The answer took all of the request's max_tokens: {asked}."
+        return "The answer came to the end of the model's context."
 
     def _is_answered(self) -> bool:
         """Whether the results of this step are the answer as they are: an error, a refusal or a head among them.
@@ -227,13 +246,18 @@ class AgentLoop:
         chosen = self._planner.fills_form(progress)
         return self._terms.agent.answer == "result" and chosen and bool(progress.calls) and not progress.added
 
-    async def _quote(self) -> None:
+    async def _answer(self) -> None:
         """End the run with its results as the answer."""
         progress = self._progress
         text = "\n\n".join(turn.content or "" for turn in progress.new_turns())
         routed = Routed(route="aggregate", reasons=("the result is the answer",))
+        step = StepBegan(step=progress.step + 1, model=progress.model, routed=routed, quoted=True)
+        await self._quote(step, text)
+
+    async def _quote(self, step: StepBegan, text: str) -> None:
+        """End the run with a text that no model says."""
         await self._live.tell(
-            StepBegan(step=progress.step + 1, model=progress.model, routed=routed, quoted=True),
+            step,
             Said(ids=[], text=text),
             StepEnded(reason="stop", prompt_tokens=0, cached_tokens=0, completion_tokens=0),
             Ended(end="completed", why="stop"),

@@ -5,6 +5,9 @@
     reason      the large model, told of all tools
     aggregate   after an extraction: the large model reads the result, told of no tools
 
+With `no_tool: refuse` no model speaks where it would only `answer`, and beside `answer: result` none where it would `reason`: the
+first step is what the run says of its tools, and its end.
+
 Steps after a free one follow from what the model did, and are not routed. An extraction whose call failed is followed by
 `reason`: the large model may do better. Without a guide every step is a free one of the large model, which knows all tools.
 
@@ -20,16 +23,21 @@ from msgspec.structs import replace
 
 from agentflow.agents import form
 from agentflow.agents.aging import Holds, marked
+from agentflow.agents.config import AgentConfig
 from agentflow.agents.guide import Guide
+from agentflow.agents.nofit import nofit
 from agentflow.agents.progress import Progress
 from agentflow.agents.record import Began, Recalled, Routed, StepBegan
 from agentflow.memory.recollection import Memory, reminded
 from agentflow.messages import Message, Sampling
-from agentflow.router import EARLIER, Turn
+from agentflow.router import EARLIER, Route, Turn
 from agentflow.speaker import Speaker
 
 if TYPE_CHECKING:
     from agentflow.memory.recall import Recall
+
+REFUSED = "nothing else is answered"
+"""The reason of a step that says only that no tool fits."""
 
 
 class Cast(NamedTuple):
@@ -44,15 +52,24 @@ class Cast(NamedTuple):
 
 
 class Planner:
-    """For one run. `guide`: the agent's router; `recall`: what reminds it. None where it is off. `holds`: of its tools."""
+    """For one run. `guide`: the agent's router; `recall`: what reminds it. None where it is off. `holds`: of its tools.
+
+    `refused`: the routes on which no model is to speak first.
+    """
 
     def __init__(
-        self, cast: Cast, guide: Guide | None = None, recall: Recall | None = None, holds: Holds | None = None
+        self,
+        cast: Cast,
+        guide: Guide | None = None,
+        recall: Recall | None = None,
+        holds: Holds | None = None,
+        refused: frozenset[Route] = frozenset(),
     ) -> None:
         self.cast = cast
         self._guide = guide
         self._recall = recall
         self._holds = holds or {}
+        self._refused = refused
 
     async def recall(self, progress: Progress, tenant: str) -> Recalled | None:
         """What the run is reminded of, before its first step; None where nothing reminds it, or that was done."""
@@ -64,9 +81,11 @@ class Planner:
         return await self._recall.ask(tenant, began.messages, None if room is None else room // 2)
 
     async def first(self, progress: Progress, tenant: str) -> StepBegan:
-        """The step that answers the conversation."""
+        """The step that answers the conversation. A `quoted` one: no model is to speak, and the run ends with its `refusal`."""
         began = _began(progress)
         free = StepBegan(step=0, model=self.cast.large.name, forced=began.forced)
+        if self._guide is not None and self._refused and not began.tools:
+            return replace(free, routed=Routed(route="answer", reasons=("no tool is there", REFUSED)), quoted=True)
         if self._guide is None or began.forced is not None or not began.tools:
             return await self._reminded(free, progress)
         if began.client_tools:  # which the router does not know
@@ -88,6 +107,8 @@ class Planner:
             reasons=decision.reasons,
             seconds=seconds,
         )
+        if decision.route in self._refused and not progress.added:
+            return replace(free, routed=replace(routed, reasons=(*routed.reasons, REFUSED)), quoted=True)
         tool = next((tool for tool in began.tools if tool.name == decision.tool), None)
         if decision.route == "extract" and tool is not None:
             prompt = await self.cast.small.opening(form.messages(began.messages, tool), ())
@@ -95,6 +116,13 @@ class Planner:
         if decision.route == "answer":
             return replace(free, prompt=await self.cast.large.opening(_read(progress, self._holds), ()), routed=routed)
         return await self._reminded(replace(free, routed=routed), progress)
+
+    def refusal(self, progress: Progress) -> str:
+        """What is said to a turn that no tool fits."""
+        began = _began(progress)
+        there = {tool.name for tool in began.tools}
+        cards = () if self._guide is None else self._guide.cards
+        return nofit([card for card in cards if card.name in there], "".join(_said(began.messages)[:1]))
 
     async def _reminded(self, step: StepBegan, progress: Progress) -> StepBegan:
         """The first step, told of all tools, with what was recalled in its prompt."""
@@ -147,6 +175,13 @@ class Planner:
         tool = next(tool for tool in _began(progress).tools if tool.name == progress.forced)
         aliases = () if self._guide is None else self._guide.aliases(tool.name)
         return form.sampling(tool, _began(progress).messages, aliases)
+
+
+def refused_by(agent: AgentConfig) -> frozenset[Route]:
+    """The routes on which an agent lets no model speak first."""
+    if agent.no_tool == "answer":
+        return frozenset()
+    return frozenset({"answer", "reason"} if agent.answer == "result" else {"answer"})
 
 
 def _began(progress: Progress) -> Began:

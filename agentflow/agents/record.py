@@ -96,7 +96,7 @@ class StepBegan(RunEvent, frozen=True, tag="step", kw_only=True):
 
     `prompt`: all ids where they are not those of the last step, what it said, and `added` (where a template wants all
     rendered anew, or another model goes on). `routed`: where a router decided what the step is. `quoted`: no model speaks;
-    what is said is a tool's result.
+    what is said is a tool's result, or that no tool fits.
     """
 
     step: int

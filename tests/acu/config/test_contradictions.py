@@ -30,6 +30,14 @@ from tests.acu.config.files import problems, write
             "models.a.sampling: is for models that generate",
         ),
         ("models: {Large: {model: m}}", "models.Large: 'Large': expected text of the form"),
+        (
+            "agents: {a: {no_tool: refuse}}",
+            "agents.a.no_tool: 'refuse' needs a router and its tools, and there are no tools",
+        ),
+        (
+            "agents: {a: {no_tool: refuse, tools: [calculator], routing: false}}",
+            "agents.a.no_tool: 'refuse' needs a router and its tools, and routing is off",
+        ),
         ("network: 3", "network: 3: expected a section with keys bind_addr"),
         ("models: [a]", "models: ['a']: expected a mapping from names to sections"),
     ],
