@@ -19,6 +19,10 @@ A field of a tool's schema may say where its text comes from, by the keyword `x-
 A text that says nothing of itself, not even by a description, is taken from what the user said: words of it, or a message
 whole. A small model finds a place in a text far more surely than it spells one. Where the user's messages are too long to list
 their phrases, such a field is a text as any other. Fields within fields are not looked at.
+
+A field that may be left out, and takes one of few values, a flag or a number, is in the form only where the last message, or
+one that it follows up, has such a value (agents/choices.py), or where the schema says `free`. No object has a field that the
+schema does not name (agents/closing.py).
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from agentflow.agents.choices import has_value
+from agentflow.agents.closing import closed
 from agentflow.agents.daywords import days, undated
 from agentflow.agents.userwords import has_chinese, may_be, parted, stretches, whole
 from agentflow.messages import Message, Sampling, Structured, Tool
@@ -114,7 +120,7 @@ def sampling(tool: Tool, conversation: Sequence[Message] = (), aliases: Sequence
     said = [turn.content for turn in _end(conversation) if turn.role == "user" and turn.content]
     if said and isinstance(schema.get("properties"), dict):
         schema = _from_user(schema, said, aliases)
-    schema = bounded(schema, min(MAX_TEXT, max(LEAST_TEXT, *map(len, said))) if said else MAX_TEXT)
+    schema = bounded(closed(schema), min(MAX_TEXT, max(LEAST_TEXT, *map(len, said))) if said else MAX_TEXT)
     return Sampling(temperature=0.0, max_tokens=MAX_TOKENS, structured=Structured("json", schema, "tools"))
 
 
@@ -175,17 +181,34 @@ def _end(conversation: Sequence[Message]) -> list[Message]:
 
 
 def _from_user(schema: dict[str, Any], said: Sequence[str], aliases: Sequence[str]) -> dict[str, Any]:
-    """The form with the texts that the user has said where it asks for those. A day in the last message is not left out."""
+    """The form with the texts that the user has said where it asks for those, and without what the user said no value of.
+
+    A day in the last message is not left out.
+    """
     fields: dict[str, Any] = schema["properties"]
     dated = {name for name, field in fields.items() if isinstance(field, dict) and field.get(FROM_USER) == "day"}
     rest = [undated(text) for text in said] if dated else said
     required = list(schema.get("required", ()))
     spoken = _Spoken(said, rest, aliases)
     taken = {name: _taken(field, spoken, required=name in required) for name, field in fields.items()}
-    kept = {name: field for name, field in taken.items() if field is not None}
+    asked = rest if follows_up(said[-1]) else rest[-1:]
+    kept = {
+        name: field
+        for name, field in taken.items()
+        if field is not None and (name in required or _may_have(name, schema, asked))
+    }
     if days(said[-1]):
         required += [name for name in kept if name in dated and name not in required]
-    return {**schema, "properties": kept, "required": required}
+    left = {**schema, "properties": kept, "required": required}
+    return {**left, "additionalProperties": False} if len(kept) < len(fields) else left
+
+
+def _may_have(name: str, schema: dict[str, Any], asked: Sequence[str]) -> bool:
+    """Whether what the user asks has something for a field that may be left out."""
+    field = schema["properties"][name]
+    if not isinstance(field, dict) or field.get(FROM_USER) is not None:
+        return True
+    return has_value(field, name, schema, asked)
 
 
 def _taken(field: Any, spoken: _Spoken, *, required: bool) -> Any:

@@ -304,3 +304,66 @@ def test_a_number_is_not_cut_to_its_bounds_which_the_tools_own_schema_tells_of()
     assert properties["replicas"] == {"type": "integer"}
     assert properties["share"]["anyOf"] == [{"type": "number"}, {"type": "null"}]
     assert SCALE.parameters["properties"]["replicas"]["maximum"] == 20
+
+
+PRICE = Tool(
+    "price",
+    "",
+    {
+        "type": "object",
+        "properties": {
+            "item": {"type": "string", "x-from-user": "words"},
+            "currency": {"type": "string", "enum": ["EUR", "USD"]},
+            "kind": {"enum": ["net", "gross"], "x-from-user": "free"},
+            "count": {"type": "integer"},
+            "note": {"type": "string", "description": "What else."},
+            "unit": {"enum": ["piece", "box"]},
+        },
+        "required": ["item", "unit"],
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        (("What does a gasket cost?",), set()),
+        (("What does a gasket cost in usd?",), {"currency"}),
+        (("What do 12 gaskets cost?",), {"count"}),
+        (("What do 12 gaskets cost in USD?", "And screws?"), {"currency", "count"}),
+        (("What do 12 gaskets cost in USD?", "What does a screw cost?"), set()),
+        (("垫圈多少钱",), set()),
+        (("三个垫圈多少USD",), {"currency", "count"}),
+    ],
+)
+def test_a_choice_and_a_number_that_may_be_left_out_are_in_the_form_where_the_user_says_one(
+    said: tuple[str, ...], left: set[str]
+) -> None:
+    sampling = form.sampling(PRICE, [Message("user", text) for text in said])
+    assert sampling.structured is not None
+    assert sampling.structured.value["properties"].keys() == {"item", "kind", "note", "unit"} | left
+    assert sampling.structured.value["properties"]["unit"] == {"enum": ["piece", "box"]}
+
+
+def test_a_day_is_no_number_for_a_tool_that_takes_days() -> None:
+    day = {"type": "string", "x-from-user": "day"}
+    schema = {"type": "object", "properties": {"day": day, "nights": {"type": "integer"}}}
+    for text, found in (("A room on 3 May", {"day"}), ("A room on 3 May for 2 nights", {"day", "nights"})):
+        sampling = form.sampling(Tool("stay", "", schema), [Message("user", text)])
+        assert sampling.structured is not None
+        assert sampling.structured.value["properties"].keys() == found
+
+
+@pytest.mark.parametrize("said", [(), ("What does a gasket cost?",)])
+def test_no_field_comes_into_the_form_that_the_tool_does_not_have(said: tuple[str, ...]) -> None:
+    sampling = form.sampling(PRICE, [Message("user", text) for text in said])
+    assert sampling.structured is not None
+    assert sampling.structured.value["additionalProperties"] is False
+
+
+def test_a_field_that_is_left_out_does_not_come_back_where_the_tool_takes_others_too() -> None:
+    for text, more in (("What does a gasket cost?", False), ("12 gaskets in USD", True)):
+        tool = Tool("price", "", {**PRICE.parameters, "additionalProperties": True})
+        sampling = form.sampling(tool, [Message("user", text)])
+        assert sampling.structured is not None
+        assert sampling.structured.value["additionalProperties"] is more

@@ -1,0 +1,60 @@
+"""Closing: a form whose objects have the fields that their schemas name, and no others. Pure.
+
+What a schema leaves open, a small model fills: with a parameter that the tool does not have, or one that was taken out of the
+form. An object that is described in several places (`allOf`, or `anyOf` beside `properties`) stays as it is: each of the places
+would refuse the others' fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from agentflow.schema import IN_PLACE, parts, rebased, resolve
+
+_OPEN_OTHERWISE = frozenset({"additionalProperties", "unevaluatedProperties", "patternProperties", "dependentSchemas"})
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a JSON schema in which every object with `properties` that says nothing of others has none."""
+    copy: dict[str, Any] = rebased(schema, "#")
+    found: dict[tuple[int, bool], dict[str, Any]] = {}
+    pending: list[tuple[dict[str, Any], bool]] = [(copy, False)]
+    while pending:
+        node, partial = pending.pop()
+        if (id(node), partial) not in found:
+            found[id(node), partial] = node
+            pending += _inner(copy, node, partial=partial)
+    for (place, partial), node in found.items():
+        if not partial and (place, True) not in found and _is_whole(node):
+            node["additionalProperties"] = False
+    return copy
+
+
+def _inner(root: dict[str, Any], node: dict[str, Any], *, partial: bool) -> Iterator[tuple[dict[str, Any], bool]]:
+    """The schemas directly inside of one, and the one that it refers to; each with whether it is one of several of its object."""
+    beside = partial or "properties" in node
+    for keyword, _, part in parts(node):
+        if isinstance(part, dict):
+            alternative = keyword in ("anyOf", "oneOf") or (keyword == "allOf" and len(node["allOf"]) == 1)
+            yield part, keyword in IN_PLACE and (beside or not alternative)
+    if (target := referred(root, node)) is not None:
+        yield target, beside
+
+
+def referred(root: dict[str, Any], node: dict[str, Any]) -> dict[str, Any] | None:
+    """The schema within `root` that a schema refers to, if it does."""
+    reference = node.get("$ref")
+    try:
+        target = resolve(root, reference) if isinstance(reference, str) else None
+    except LookupError:
+        return None
+    return target if isinstance(target, dict) else None
+
+
+def _is_whole(node: dict[str, Any]) -> bool:
+    """Whether a schema says all that there is to say of an object's fields, but not that there are no others."""
+    fields = node.get("properties")
+    if not isinstance(fields, dict) or node.keys() & (_OPEN_OTHERWISE | IN_PLACE | {"$ref"}):
+        return False
+    return fields.keys() >= set(node.get("required", ()))
