@@ -51,6 +51,12 @@ class Stored(NamedTuple):
     items: list[tuple[str, Item]]
     damaged: dict[str, bytes]
 
+    def damaged_of(self, item_id: str) -> list[str]:
+        """The names of the records that cannot be read in which the item's own id still stands."""
+        # Within a text or an item's arguments the quotes are escaped, so that no word of them is taken for it.
+        own = b'"id":' + msgspec.json.encode(item_id)
+        return [name for name, value in self.damaged.items() if own in value]
+
 
 class Conversations:
     """Lives on the event loop. All methods raise NotStored, Refused and DataDamaged. What they have done is durable.
@@ -151,16 +157,21 @@ class Conversations:
         for _, item in stored.items:
             if item.id == item_id:
                 return item
-        raise _no_item(conversation_id, item_id, stored)
+        if names := stored.damaged_of(item_id):
+            raise DataDamaged(
+                f"the item {names[0]!r} cannot be read: restore it from a backup.",
+                of=f"item '{item_id[:64]}' of {_called(conversation_id)}",
+            )
+        raise _no_item(item_id)
 
     async def delete_item(self, tenant: str, conversation_id: str, item_id: str) -> ConversationRecord:
-        """Remove an item; returns its conversation. Of one that cannot be read the id may still be there."""
+        """Remove an item; returns its conversation. One that cannot be read is found if its id can be."""
         stored = await self._all(tenant, conversation_id)
         record = await self.retrieve(tenant, conversation_id)
         names = [name for name, item in stored.items if item.id == item_id]
-        names += [name for name, bytes_ in stored.damaged.items() if f'"{item_id}"'.encode() in bytes_]
+        names += stored.damaged_of(item_id)
         if not names:
-            raise _no_item(conversation_id, item_id, stored)
+            raise _no_item(item_id)
         with translated():
             await (await self._archive()).state.delete(tenant, _ITEM, names[0])
         return record
@@ -257,12 +268,5 @@ def _told(response_id: str, error: DataDamaged) -> dict[str, str]:
     return {"response": response_id, "why": str(error)}
 
 
-def _no_item(conversation_id: str, item_id: str, stored: Stored) -> NotStored | DataDamaged:
-    """What to say of an item that is not found, where it may be one that cannot be read."""
-    if stored.damaged:
-        names = ", ".join(stored.damaged)[:256]
-        return DataDamaged(
-            f"the item {item_id[:64]!r} may be one of {names}, which cannot be read: restore a backup.",
-            of=_called(conversation_id),
-        )
+def _no_item(item_id: str) -> NotStored:
     return NotStored(f"Item with id '{item_id[:64]}' not found.", param="item_id")

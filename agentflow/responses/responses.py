@@ -32,7 +32,7 @@ from agentflow.responses.history import check_calls, context_of, messages_of, ta
 from agentflow.responses.ids import response_of, run_of
 from agentflow.responses.items import Item, WordItem
 from agentflow.responses.records import ResponseRecord, Settings
-from agentflow.responses.store import ResponseStore, is_gone_on
+from agentflow.responses.store import OfRun, ResponseStore
 from agentflow.responses.stream import ResponseStream
 from agentflow.responses.values import NewResponse
 from agentflow.responses.words import Words, check_heard, same_run
@@ -222,7 +222,7 @@ class Responses:
         if record in of_run.lost:
             await self._store.drop(tenant, record)
             return
-        if await self._ends_with(tenant, record, of_run.told):
+        if await self._ends_with(tenant, record, of_run):
             await self._runs.cancel(tenant, record.run_id)
         await self._settle(tenant, of_run.told)
         if any(each != response_id for each in [*(other.id for other in of_run.told), *of_run.damaged]):
@@ -233,14 +233,16 @@ class Responses:
         await self._runs.forget(tenant, record.run_id)
         await self._store.delete(tenant, record)
 
-    async def _ends_with(self, tenant: str, record: ResponseRecord, told: list[ResponseRecord]) -> bool:
-        """Whether a response's run ends once the response is deleted: no other that is `told` of goes on with it."""
-        try:
-            projection = await self._store.projection(tenant, record)
-        except DataDamaged as error:
-            _log.warning("a response is removed that cannot be read", extra={"response": record.id, "why": str(error)})
-            return True
-        return projection is None or not projection.followed or not is_gone_on(projection, told)
+    async def _ends_with(self, tenant: str, record: ResponseRecord, of_run: OfRun) -> bool:
+        """Whether a response's run, if it goes on here, ends once the response is deleted: no other goes on with it."""
+        if self._runs.live(tenant, record.run_id) is None:
+            return False  # there is nothing to end, and its log may be damaged
+        projection = await self._store.projection(tenant, record)
+        return (
+            projection is None
+            or not projection.followed
+            or not await self._store.is_gone_on(tenant, projection, of_run)
+        )
 
     async def drop(self, tenant: str, run_id: str) -> None:
         """Forget the responses that a run makes, which is over and whose log goes next; does nothing for any other run."""

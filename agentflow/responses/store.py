@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -159,18 +159,44 @@ class ResponseStore:
         projection = await self.projection(tenant, record)
         if projection is None or not projection.asks or projection.waits:
             return projection
-        if is_gone_on(projection, await self.of_run(tenant, record.run_id)):
+        if await self.is_gone_on(tenant, projection, await self.all_of_run(tenant, record.run_id)):
             return projection
         return await self.projection(tenant, replace(record, store=False))
 
+    async def is_gone_on(self, tenant: str, projection: Projection, of_run: OfRun) -> bool:
+        """Whether another response tells what came of a run behind that one, which asked a person, or one that is damaged may."""
+        gone_on = any(record.after >= projection.applied for record in of_run.told)
+        return gone_on or await self._is_hidden(tenant, projection, of_run)
+
+    async def _is_hidden(self, tenant: str, projection: Projection, of_run: OfRun) -> bool:
+        """Whether a response that is damaged went on with a run behind that one, as far as the log's words tell.
+
+        A word with no name came at the run itself, or in a response of an earlier release.
+        """
+        record = projection.record
+        others = set(of_run.damaged) - {record.id}
+        if not others:
+            return False
+        events = [event for _, event in await self.events(tenant, record)]
+        named = {event.response for event in events if isinstance(event, ApprovalGiven)}
+        behind = {event.response for event in events[projection.applied :] if isinstance(event, ApprovalGiven)}
+        nowhere = others - named - {response_of(record.run_id)}
+        return bool(others & behind) or ("" in behind and bool(nowhere))
+
     async def told(self, tenant: str, run_id: str, after: int) -> dict[str, int]:
-        """What a record's `told` is that goes on with a run behind the first `after` events of its log."""
-        earlier = [each for each in await self.of_run(tenant, run_id) if each.after < after]
+        """What a record's `told` is that goes on with a run behind the first `after` events of its log.
+
+        One that is damaged is taken to tell all up to there: it may have done so already, or a backup brings it back.
+        """
+        of_run = await self.all_of_run(tenant, run_id)
+        earlier = [each for each in of_run.told if each.after < after]
         if not earlier:
             return {}
         last = max(earlier, key=lambda each: each.after)  # while the run goes on, it is not forgotten
-        projection = await self.projection(tenant, last)
         conversation = last.settings.conversation
+        projection = await self.projection(tenant, last)
+        if projection is not None and await self._is_hidden(tenant, projection, of_run):
+            return dict.fromkeys([*last.told, *([conversation] if conversation is not None else [])], after)
         if conversation is None or projection is None or not projection.asks:
             return last.told
         return {**last.told, conversation: projection.applied}
@@ -238,11 +264,6 @@ class ResponseStore:
         """The items of a response are in its conversation, or will never be."""
         with translated():
             await (await self._archive()).state.delete(tenant, _DUE, f"{conversation}/{response_id}")
-
-
-def is_gone_on(projection: Projection, of_run: Iterable[ResponseRecord]) -> bool:
-    """Whether another response of the same run tells what came of it behind that one, which asked a person."""
-    return any(record.after >= projection.applied for record in of_run)
 
 
 def _tells(behind: list[Event], record: ResponseRecord) -> bool:

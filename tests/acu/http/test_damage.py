@@ -88,10 +88,15 @@ async def test_a_conversation_that_is_damaged_says_so_and_can_be_deleted(tmp_pat
         made = (await web.post("/v1/conversations", json={"items": said})).json()["id"]
         path, what = f"/v1/conversations/{made}", f"conversation '{made}'"
         first, second = [item["id"] for item in (await web.get(f"{path}/items?order=asc")).json()["data"]]
-        ((name, _), _) = await state.scan("alice", "conversation_item")
-        await state.put("alice", "conversation_item", name, b"{")
+        ((name, record), _) = await state.scan("alice", "conversation_item")
+        await state.put("alice", "conversation_item", name, record.value[:-1])
         assert [item["id"] for item in (await web.get(f"{path}/items")).json()["data"]] == [second]
-        damaged(await web.get(f"{path}/items/{first}"), what)
+        damaged(await web.get(f"{path}/items/{first}"), f"item '{first}' of {what}")
+        for other in ("msg_unknown", "user", "%ff", "%ed%b3%bf"):
+            assert (await web.get(f"{path}/items/{other}")).status_code == 404
+            assert (await web.delete(f"{path}/items/{other}")).status_code == 404
+        assert (await web.delete(f"{path}/items/{first}")).status_code == 200
+        assert (await web.get(f"{path}/items/{first}")).status_code == 404
         await state.put("alice", "conversation", made, b"{")
         for each in (path, f"{path}/items"):
             damaged(await web.get(each), what)

@@ -13,8 +13,10 @@ import pytest
 from agentflow.agents.overview import Overview
 from agentflow.library.refusals import DataDamaged, NotStored
 from agentflow.responses.ids import run_of
-from agentflow.responses.items import MessageItem
+from agentflow.responses.items import CallItem, Item, MessageItem
+from agentflow.responses.records import ResponseRecord
 from agentflow.responses.responses import Responses
+from agentflow.responses.store import ResponseStore
 from dataplane import EventRecord, StateStore
 from tests.agentflow.agents.agencies import BodyTool, benched
 from tests.agentflow.responses.test_between import RULES as ASKING
@@ -127,29 +129,82 @@ async def test_of_a_runs_responses_one_that_is_damaged_keeps_the_run_until_it_is
         await stream.finish()
         await it.overview._runs.drain()
         await it.spoil("response", stream.id)
-        assert (await it.said())[:1] == ["user: go"]
+        assert await it.said() == ["user: go"]
         await it.responses.delete("default", first)
         assert (await it.left())["run"] == [run_of(first)]
         await it.responses.delete("default", stream.id)
         assert await it.left() == {}
 
 
-async def test_an_item_that_cannot_be_read_is_left_out_and_named_where_it_may_be_meant(tmp_path: Path) -> None:
+async def test_of_a_run_whose_log_is_damaged_each_response_stays_until_it_is_removed(tmp_path: Path) -> None:
+    async with kept(tmp_path) as it:
+        first = await it.answered()
+        second = ResponseRecord(id="resp_" + "1" * 24, model="m", input=(), run=run_of(first), after=1)
+        await ResponseStore(it.overview._runs.archive).put("default", second)
+        await it.spoil_log(first)
+        await it.state.append("default", f"run/{run_of(first)}", [EventRecord("said", 1, b"no event")])
+        await it.responses.delete("default", first)
+        assert (await it.left())["response"] == [second.id]
+        await it.responses.delete("default", second.id)
+        assert await it.left() == {}
+
+
+async def test_an_open_run_that_cannot_be_taken_up_is_open_no_more_once_its_response_is_removed(
+    tmp_path: Path,
+) -> None:
+    async with kept(tmp_path) as it:
+        bad = await it.answered("go")
+    async with kept(tmp_path) as it:
+        await it.spoil_log(bad)
+        assert await it.overview._runs.resume() == 0
+        assert (await it.left())["open_run"] == [run_of(bad)]
+        await it.responses.delete("default", bad)
+        left = await it.left()
+        assert left.keys() <= {"conversation_due"}
+        assert await it.overview._runs.resume() == 0
+
+
+async def test_an_item_that_cannot_be_read_is_left_out_and_named_by_its_own_id_alone(tmp_path: Path) -> None:
     async with kept(tmp_path) as it:
         conversations = it.responses.conversations
         made = (await conversations.create("default", {}, ITEMS)).id
-        names = [name for name, _ in await it.state.scan("default", "conversation_item", limit=200)]
-        await it.spoil("conversation_item", names[3])
-        await it.state.put("default", "conversation_item", names[5], b'{"item": {"id": "msg_5", "text": "5')
+        stored = await it.state.scan("default", "conversation_item", limit=200)
+        await it.spoil("conversation_item", stored[3][0])
+        name, record = stored[5]
+        await it.state.put("default", "conversation_item", name, record.value[:-1])
         rest = [item for number, item in enumerate(ITEMS) if number not in (3, 5)]
         assert await conversations.all_items("default", made) == rest
-        for lost in ("msg_3", "msg_5", "msg_x"):
-            with pytest.raises(DataDamaged, match="may be one of .*restore a backup"):
-                await conversations.item("default", made, lost)
+        for unknown in ("msg_3", "msg_x", "msg", "message", "user", "completed", "id", "5", ""):
+            with pytest.raises(NotStored):
+                await conversations.item("default", made, unknown)
+            with pytest.raises(NotStored):
+                await conversations.delete_item("default", made, unknown)
+        with pytest.raises(DataDamaged, match="restore it from a backup") as caught:
+            await conversations.item("default", made, "msg_5")
+        assert caught.value.of == f"item 'msg_5' of conversation '{made}'"
         await conversations.delete_item("default", made, "msg_5")
-        with pytest.raises(DataDamaged, match="may be one of"):
+        with pytest.raises(NotStored):
             await conversations.delete_item("default", made, "msg_5")
+        assert await it.state.get("default", "conversation_item", name) is None
         await conversations.delete("default", made)
+        assert await it.state.scan("default", "conversation_item") == []
+
+
+async def test_an_id_that_stands_within_an_item_that_cannot_be_read_is_not_its_own(tmp_path: Path) -> None:
+    async with kept(tmp_path) as it:
+        conversations = it.responses.conversations
+        items: list[Item] = [
+            CallItem(id="fc_1", call_id="call_1", name="pay", arguments='{"id":"fc_2"}'),
+            MessageItem(id="msg_1", role="user", texts=('"id":"msg_2"', "msg_3")),
+        ]
+        made = (await conversations.create("default", {}, items)).id
+        for name, record in await it.state.scan("default", "conversation_item"):
+            await it.state.put("default", "conversation_item", name, record.value[:-1])
+        for other in ("call_1", "fc_2", "msg_2", "msg_3"):
+            with pytest.raises(NotStored):
+                await conversations.delete_item("default", made, other)
+        for own in ("fc_1", "msg_1"):
+            await conversations.delete_item("default", made, own)
         assert await it.state.scan("default", "conversation_item") == []
 
 
