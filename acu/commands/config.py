@@ -14,7 +14,7 @@ import msgspec
 from acu.commands import exits
 from acu.commands.options import add_config_option
 from acu.commands.output import out
-from acu.config import AcuConfig, LoadedConfig, load, process_environment
+from acu.config import AcuConfig, LoadedConfig, hangs, judge, load, process_environment
 from acu.config.fields import Field, fields_of, hint
 from acu.errors import ConfigError, StartRefused
 from acu.ground import check
@@ -48,7 +48,9 @@ CHECK_DESCRIPTION = """\
 Tell every problem for which `acu serve -c FILE` would refuse to start, as far as looking at files and memory tells: unknown
 keys and ill-typed values, keys and certificates that cannot be used, models that are missing or do not fit, an audit log
 that may not be written. No port or socket is tried, nothing is made, and nothing opened for writing (so a pipe that nobody
-reads passes as an audit log). Variables ACU_SECTION__FIELD count only when no FILE is given.
+reads passes as an audit log). Variables ACU_SECTION__FIELD count as they do for `acu serve`. What hangs on a value that is
+itself wrong is told once that is mended: the tools that an agent names while a section of `tools` cannot be read, whether
+the models fit while one of them cannot.
 
 Where there are agents, their tools are looked at: Python modules are imported, each by a process of its own as the daemon does;
 OpenAPI documents and secrets' files are read; the programs of MCP servers must be there. No server is started or asked, so a
@@ -100,23 +102,29 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_file(named: Path | None, *, tools: bool = True) -> None:
-    """Look for what a start would refuse, and at agents' tools. Raises ConfigError or StartRefused, with all of it.
-
-    A file that is named is judged by itself: variables that set fields here may be set otherwise where it is used.
-    """
+    """Look for what a start would refuse, and at agents' tools. Raises ConfigError, with all of it."""
     environ = process_environment()
-    if named is not None:
-        environ = {name: value for name, value in environ.items() if not name.startswith("ACU_")}
-    loaded = load(environ, file=named, gpu_present=gpu_present())
+    judged = judge(environ, file=named, gpu_present=gpu_present())
+    loaded, problems = judged.loaded, list(judged.problems)
+
+    def warn(text: str) -> None:
+        if not hangs(text.partition(": ")[0], judged.broken):
+            _warn(loaded.located(text))
+
     log = _Told()
     logging.getLogger().addHandler(log)
     try:
-        check(loaded.config, lambda text: _warn(loaded.located(text)), environ if tools else None)
+        check(loaded.config, warn, environ if tools else None)
     except StartRefused as refused:
-        raise StartRefused(*map(loaded.located, refused.problems)) from refused
+        follow = (text for text in refused.problems if not hangs(text.partition(": ")[0], judged.broken))
+        problems += map(loaded.located, follow)
     finally:
         logging.getLogger().removeHandler(log)
-    out(f"{loaded.file or 'the defaults (there is no file)'}: valid")
+    if problems:
+        raise ConfigError(problems)
+    variables = sorted({origin for origin in loaded.origins.values() if origin.startswith("ACU_")})
+    beside = f", with {', '.join(variables)}" if variables else ""
+    out(f"{loaded.file or 'the defaults (there is no file)'}{beside}: valid")
 
 
 def _warn(text: str) -> None:

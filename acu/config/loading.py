@@ -24,6 +24,7 @@ from acu.config.contradictions import contradictions, unfit_texts
 from acu.config.document import overlay, parse_value, read_document
 from acu.config.fields import Problem, check, lies_in
 from acu.config.places import anchor_paths, anchored, home_folder, place_programs, with_places
+from acu.config.remains import remains
 from acu.config.sections import AcuConfig
 from acu.errors import ConfigError
 
@@ -56,6 +57,17 @@ class LoadedConfig(Struct, frozen=True):
         return f"{problem} ({origin})" if origin else problem
 
 
+class Judged(Struct, frozen=True):
+    """A configuration with all that is wrong with it: `problems`, a line each, at the dotted paths (or variables) of `broken`.
+
+    Where there are any, `loaded` is what remains without them, which can be looked at and not served.
+    """
+
+    loaded: LoadedConfig
+    problems: tuple[str, ...]
+    broken: tuple[str, ...]
+
+
 def process_environment() -> MutableMapping[str, str]:
     """The environment of this process: the one place that reads it."""
     return os.environ
@@ -72,6 +84,20 @@ def load(
 
     `file` is what `-c` named; `flags` maps a dotted path to (flag, value).
     """
+    judged = judge(environ, file=file, flags=flags, gpu_present=gpu_present)
+    if judged.problems:
+        raise ConfigError(list(judged.problems))
+    return judged.loaded
+
+
+def judge(
+    environ: Mapping[str, str],
+    *,
+    file: Path | None = None,
+    flags: Mapping[str, tuple[str, Any]] | None = None,
+    gpu_present: bool = False,
+) -> Judged:
+    """As `load`, for who wants to look at the rest too. Raises ConfigError where there is nothing to judge: no YAML mapping."""
     found = find_file(environ, file)
     document, lines, problems = read_document(found) if found else ({}, {}, [])
     anchor_paths(document, found.parent if found else Path.cwd())
@@ -85,12 +111,17 @@ def load(
         origins = {known: of for known, of in origins.items() if known != path and not lies_in(known, path)}
         origins |= dict.fromkeys(paths_in(value, path), origin)
     problems += unfit_texts(document) or check(document, AcuConfig)
-    if not problems:
+    if problems:
+        config, further = remains(document, [problem.path for problem in problems])
+        problems += further
+    else:
         config = msgspec.convert(document, AcuConfig)
         problems += contradictions(config)
-        if not problems:
-            return LoadedConfig(with_places(config, environ), found, origins)
-    raise ConfigError([problem.text(origins) for problem in problems])
+        if problems:
+            config, _ = remains(document, [problem.path for problem in problems])
+    told = tuple(problem.text(origins) for problem in problems)
+    loaded = LoadedConfig(with_places(config, environ), found, origins)
+    return Judged(loaded, told, tuple(problem.path for problem in problems))
 
 
 def find_file(environ: Mapping[str, str], named: Path | None) -> Path | None:

@@ -68,7 +68,7 @@ def test_the_schema_takes_what_the_reader_takes_and_refuses_unknown_keys(clean_e
 def test_check_says_valid_or_every_problem(tmp_path: Path, clean_environ: dict[str, str]) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text(PLAYED + "daemon: {log_level: debug}\n")
-    bad.write_text("daemon: {log_levl: debug}\nscheduler: {queue_limit: -1}\n")
+    bad.write_text("daemon: {log_levl: debug}\nscheduler: {queue_limit: -1}\n" + PLAYED)
     done = acu("config", "check", str(good), environ=clean_environ)
     assert (done.returncode, done.stdout) == (0, f"{good}: valid\n")
     done = acu("config", "check", str(bad), environ=clean_environ)
@@ -80,14 +80,63 @@ def test_check_says_valid_or_every_problem(tmp_path: Path, clean_environ: dict[s
     ]
 
 
-def test_check_looks_at_the_file_and_not_at_the_environment(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+@pytest.mark.parametrize("option", [(), ("-c",)])
+def test_check_looks_at_what_serve_would_variables_included(
+    tmp_path: Path, clean_environ: dict[str, str], option: tuple[str, ...]
+) -> None:
     good = tmp_path / "good.yaml"
     good.write_text(PLAYED)
-    environ = {**clean_environ, "ACU_DAEMON__AUDIT_LOG": "/nowhere/audit"}
-    assert acu("config", "check", str(good), environ=environ).returncode == 0
-    for words, told in ((("check",), "daemon.audit_log: /nowhere"), (("check", "-c", str(good)), f"{good}: valid")):
-        done = acu("config", *words, environ=environ)
-        assert told in done.stdout + done.stderr
+    environ = {**clean_environ, "ACU_SCHEDULER__QUEUE_LIMIT": "abc"}
+    done = acu("config", "check", *option, str(good), environ=environ)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == acu("serve", "-c", str(good), environ=environ).stderr
+    assert done.stderr.endswith("(ACU_SCHEDULER__QUEUE_LIMIT)\n")
+    environ |= {"ACU_SCHEDULER__QUEUE_LIMIT": "64", "ACU_DAEMON__LOG_LEVEL": "error"}
+    done = acu("config", "check", *option, str(good), environ=environ)
+    told = f"{good}, with ACU_DAEMON__LOG_LEVEL, ACU_SCHEDULER__QUEUE_LIMIT: valid\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, told, "")
+
+
+def test_check_goes_on_beside_what_is_ill_typed(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    file = tmp_path / "acu.yaml"
+    file.write_text("""
+daemon: {log_levl: debug, audit_log: /nowhere/log}
+scheduler: {queue_limit: abc}
+models:
+  large: {model: any, engine: scripted}
+  small: {model: no-such-model, max_running: many}
+agents:
+  desk: {answr: result, tools: [calculater]}
+  other: {model: larg}
+tools:
+  installed: false
+  python: {away: {module: away.py}}
+""")
+    done = acu("config", "check", str(file), environ=clean_environ)
+    assert done.returncode == 2
+    assert [line.split(": ")[1] for line in done.stderr.splitlines()] == [
+        "daemon.log_levl",
+        "scheduler.queue_limit",
+        "models.small.max_running",
+        "agents.desk.answr",
+        "models.small.model",
+        "daemon.audit_log",
+        "tools.python.away",
+    ]
+    file.write_text(
+        file.read_text().replace("many", "1").replace("no-such-model, ", "no-such-model, engine: scripted, ")
+    )
+    done = acu("config", "check", str(file), environ=clean_environ)
+    assert "agents.other.model: 'larg' is not served" in done.stderr
+    file.write_text(file.read_text().replace("larg}", "large}").partition("  python:")[0])
+    done = acu("config", "check", str(file), environ=clean_environ)
+    assert [line.split(": ")[1] for line in done.stderr.splitlines()] == [
+        "daemon.log_levl",
+        "scheduler.queue_limit",
+        "agents.desk.answr",
+        "daemon.audit_log",
+        "agents.desk.tools",
+    ]
 
 
 def test_check_tells_everything_that_serve_would_refuse_and_changes_nothing(
