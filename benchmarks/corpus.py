@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.ending import tied
 from benchmarks.report import NotMeasured
 
 GLOSSES = Path("/usr/share/wordnet")
@@ -88,7 +89,7 @@ def embedded(texts: list[str], cache: Path, python: Path) -> Path:
     try:
         listed.write_text(json.dumps(texts))
         command = [str(python), "-m", "benchmarks.glossvectors", str(listed), str(made)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(tied(command), capture_output=True, text=True, check=False)
         if done.returncode:
             raise NotMeasured(f"the texts could not be embedded:\n{done.stderr[-2000:]}")
         made.replace(target)

@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.crashcheck import Check
 from benchmarks.crashmodel import Model
-from benchmarks.ending import to_the_end
+from benchmarks.ending import tied, to_the_end
 
 READY_S = 60.0
 WORK_S = (0.2, 2.5)
@@ -43,7 +43,7 @@ class Child:
         self._said: set[str] = set()
         self._changed = threading.Condition()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `kill`
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors)
+        self._process = subprocess.Popen(tied(command), stdout=subprocess.PIPE, stderr=self._errors)
         self._hearing = threading.Thread(target=self._hear, daemon=True)
         self._hearing.start()
 

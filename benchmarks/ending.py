@@ -5,18 +5,20 @@ so that the exit stacks unwind: servers are ended, also those that are stopped (
 asyncio's own way is to cancel the main task, which a call that blocks (`Server.wait`) would not notice. Further signals are not
 heard meanwhile; they would break off the unwinding. A signal that is ignored, as by nohup, stays so.
 
-What no process can catch, SIGKILL, unwinds nothing: `tied` is for that.
+What no process can catch, SIGKILL, unwinds nothing: `tied` is for that, and `start_tied` where a process's start is measured.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 BROKEN_OFF: Final = 128  # and the signal's number
@@ -48,9 +50,25 @@ def to_the_end(main: Callable[[], int | None]) -> int:
     return BROKEN_OFF + caught[0] if caught else code
 
 
-def tied(command: list[str]) -> list[str]:
+def tied(command: list[str], until: int = -1) -> list[str]:
     """The command of a process that the kernel kills when this one's thread ends that started it, by SIGKILL too.
 
-    The process is the command's own (tied.py becomes it). What that starts in turn is not tied.
+    The process is the command's own (tied.py becomes it), and the file descriptor `until`, which it has to inherit, is closed as
+    soon as it is. What that starts in turn is not tied.
     """
-    return [sys.executable, "-P", "-S", str(_LAUNCHER), str(os.getpid()), *command]
+    return [sys.executable, "-P", "-S", str(_LAUNCHER), str(os.getpid()), str(until), *command]
+
+
+def start_tied(command: list[str], **options: Any) -> tuple[subprocess.Popen[bytes], float]:
+    """Start a tied process, with Popen's options: it, and when it became the command, by `time.perf_counter` in seconds.
+
+    Python's own start in tied.py, some 20 ms, is over by then. A command that is not there ends as it does with `tied`.
+    """
+    reading, until = os.pipe()
+    with os.fdopen(reading, "rb") as pipe:
+        try:
+            process = subprocess.Popen(tied(command, until), pass_fds=(until,), **options)
+        finally:
+            os.close(until)
+        pipe.read()  # to its end, which is when the process has no such descriptor any more
+    return process, time.perf_counter()

@@ -27,7 +27,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from acu.client import Client, Target
-from benchmarks.ending import to_the_end
+from benchmarks.ending import start_tied, to_the_end
 from benchmarks.report import NotMeasured, last_line, spread, table
 from benchmarks.server import OBSTACLES
 
@@ -87,10 +87,9 @@ def measure(folder: Path, figures: dict[str, list[float]]) -> None:
     model = {"model": "scripted", "engine": "scripted", "script": str(script)}
     network = {"bind_addr": None, "unix_socket": str(path)}
     config.write_text(json.dumps({"network": network, "models": {"large": model}}))
-    started = time.perf_counter()
-    with subprocess.Popen(
-        [sys.executable, "-m", "acu", "serve", "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as daemon:
+    command = [sys.executable, "-m", "acu", "serve", "-c", str(config)]
+    daemon, started = start_tied(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with daemon:
         try:
             with connected(path) as first:
                 figures["listen_ms"].append((time.perf_counter() - started) * 1000)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench import Bench, K
+from benchmarks.ending import start_tied
 from benchmarks.nearest import nearest
 from benchmarks.report import NotMeasured
 from benchmarks.restarted import PROBES
@@ -35,9 +36,8 @@ class Child:
 
     def __init__(self, command: list[str], log: Path) -> None:
         self.log = log
-        self.began = time.perf_counter()
         with log.open("wb") as errors:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, bufsize=0)
+            self.process, self.began = start_tied(command, stdout=subprocess.PIPE, stderr=errors, bufsize=0)
 
     def line(self, timeout_s: float) -> dict[str, Any]:
         """The next line that it prints. Raises NotMeasured when none comes."""

@@ -25,7 +25,7 @@ from agentflow.agents.archive import Archive
 from agentflow.agents.progress import Progress
 from agentflow.agents.record import CallStarted, Ended, Event
 from agentflow.events import TextDelta
-from benchmarks.ending import to_the_end
+from benchmarks.ending import tied, to_the_end
 from dataplane import DataPlane, DataPlaneConfig
 
 SLOW_TOKENS_S = 120.0
@@ -41,7 +41,7 @@ def begin(folder: Path, moment: str = "", *, kill_after_s: float | None = None) 
     """One life: the text that its client saw, its exit code, and how many appends it had if it came to its end."""
     rate = "0" if kill_after_s is None else str(SLOW_TOKENS_S)
     command = [sys.executable, "-m", "benchmarks.runkilled", str(folder), "begin", moment or "never", rate]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(tied(command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         if kill_after_s is not None:
             time.sleep(kill_after_s)
@@ -60,7 +60,7 @@ def begin(folder: Path, moment: str = "", *, kill_after_s: float | None = None) 
 def resume(folder: Path) -> None:
     """The next life, which takes up what is open."""
     command = [sys.executable, "-m", "benchmarks.runkilled", str(folder), "resume"]
-    subprocess.run(command, check=True, timeout=120, stdout=subprocess.DEVNULL)
+    subprocess.run(tied(command), check=True, timeout=120, stdout=subprocess.DEVNULL)
 
 
 async def logged(folder: Path) -> tuple[str, list[Event]] | None:

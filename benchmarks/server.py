@@ -102,7 +102,7 @@ class Server:
             *(sys.executable, "-m", "benchmarks.loadgen", "--port", str(self.port), "--model", model),
             *("--concurrency", str(concurrency), "--requests", str(requests), "--max-tokens", str(tokens)),
         ]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(tied(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def end_load(self, client: subprocess.Popen[str], asked: int) -> dict[str, Any]:
         """Wait for a load that asks for `asked` tokens in all: what it saw. Raises NotMeasured if that is not all of them."""

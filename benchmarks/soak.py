@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.ending import to_the_end
+from benchmarks.ending import tied, to_the_end
 from benchmarks.report import NotMeasured, last_line, percentile, table
 
 OVERHEAD_MB = 150
@@ -96,7 +96,7 @@ class Child:
     def __init__(self, folder: Path, rows: int, seconds: float, memory_mb: int) -> None:
         command = [sys.executable, "-m", "benchmarks.soaking", "--dir", str(folder / "data"), "--rows", str(rows)]
         command += ["--seconds", str(seconds), "--memory-mb", str(memory_mb)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        self.process = subprocess.Popen(tied(command), stdout=subprocess.PIPE)
         self.last: dict[str, Any] = {"phase": "starting", "counts": {}, "errors": {}}
         self.all: dict[str, Any] = {}
         threading.Thread(target=self._hear, daemon=True).start()
