@@ -30,6 +30,10 @@ def test_the_nearest_is_the_most_alike_else_the_shortest_that_a_name_begins(name
     assert nearest(name, KNOWN) == meant
 
 
+def test_one_that_is_alike_comes_before_one_that_it_begins() -> None:
+    assert nearest("tool", ["toolbox_of_all", "pool"]) == "pool"
+
+
 def test_of_a_long_name_the_beginning_is_read() -> None:
     assert nearest("a" * 127 + "c" + "b" * 10**6, ["a" * 127 + "d"]) == "a" * 127 + "d"
 

@@ -28,6 +28,8 @@ def frames(*examples: list[str], telling: tuple[int, ...] = ()) -> Frames:
         (CHINESE, "ledger 是谁负责的", Frame(0, 0, 5)),
         (CHINESE, "请问 ledger 是谁负责的", Frame(0, 0, 5)),
         (BOTH, "谁是 ledger 的负责人?", Frame(0, 2, 4)),
+        (units("a b b a"), "a b a", Frame(0, 2, 1)),  # no unit of the turn is of the beginning and of the end
+        (units("a b a"), "a b b a", Frame(0, 2, 1)),
     ],
 )
 def test_a_turn_with_another_name_in_its_place_has_the_frame_of_an_example(
@@ -41,6 +43,7 @@ def test_a_turn_with_another_name_in_its_place_has_the_frame_of_an_example(
     [
         (OWNER, "who is the president of France"),  # it shares less than it has of its own
         (OWNER, "who is the owner of the house that stands by the river"),
+        (OWNER, "who is search"),  # all that it has, and half of the example's
         (CHINESE, "这个很大很旧的房子是谁负责的"),
         (BOTH, "搜索"),
         (OWNER, ""),

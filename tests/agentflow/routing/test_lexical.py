@@ -125,6 +125,13 @@ def test_one_example_with_another_name_counts_as_an_alias_and_takes_the_way_of_a
     assert found[0].evidence > 3 / 4.2
 
 
+def test_of_a_cards_frames_the_longest_alone_counts() -> None:
+    direct = ToolCard(name="", openers=("who is",))
+    owner = ToolCard(name="owner", examples=("Who is on call for search now?", "Who is on call for search today?"))
+    found = LexicalIndex([owner, direct]).match("who is on call for ledger today")[0]
+    assert [term for term in found.terms if term.startswith("who is on call")] == ["who is on call for ... today"]
+
+
 @pytest.mark.parametrize(
     ("example", "text"),
     [
