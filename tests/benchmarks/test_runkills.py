@@ -12,8 +12,9 @@ from benchmarks import runkills
 @pytest.mark.parametrize(
     ("moment", "outcomes"),
     [
-        ("5+", {"the same answer"}),  # in mid-generation
-        ("22+", {"the same answer", "outcome unknown"}),  # about the booking
+        # In the second step, at the latest its end: nothing is booked yet. A slow disk may have kept nothing of the run.
+        ("8", {"the same answer", "had not begun"}),
+        ("16+", {"the same answer", "outcome unknown"}),  # about the booking
     ],
 )
 def test_a_run_that_is_killed_goes_on_and_contradicts_nothing(tmp_path: Path, moment: str, outcomes: set[str]) -> None:
@@ -28,7 +29,7 @@ def test_a_run_that_is_killed_goes_on_and_contradicts_nothing(tmp_path: Path, mo
 def test_a_check_finds_what_is_wrong(tmp_path: Path) -> None:
     whole, code, appends = runkills.begin(tmp_path)
     assert code == 0
-    assert appends > 30
+    assert appends >= 20  # with each step's words in one
     assert runkills.check(tmp_path, whole, whole) == "the same answer"
     with pytest.raises(runkills.Wrong, match="the client saw 'Something else'"):
         runkills.check(tmp_path, "Something else", whole)
