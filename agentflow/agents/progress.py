@@ -127,8 +127,7 @@ class Progress:
 
     def apply(self, event: Event) -> list[Heard]:
         """Take the next event; returns what a follower of the run hears of it. Raises DataDamaged for one that cannot follow."""
-        if self.began is None and not isinstance(event, Began):
-            raise DataDamaged(f"the log of {self.run_id} does not begin with its beginning")
+        self._check(event)
         match event:
             case Began():
                 self.began, self.model = event, event.model
@@ -160,6 +159,27 @@ class Progress:
             case _:
                 self._steered(event)
         return []
+
+    def _check(self, event: Event) -> None:
+        """Refuse what no loop writes there."""
+        wrong = ""
+        if (self.began is None) != isinstance(event, Began):
+            wrong = "as its beginning" if self.began is None else "a second time"
+        elif self.ended is not None:
+            wrong = "behind its end"
+        else:
+            match event:
+                case Said() | Resumed() | StepEnded() if not self.speaking:
+                    wrong = "outside of a step"
+                case Resumed(kept=kept) if not 0 <= kept <= len(self.said):
+                    wrong = f"that keeps {kept} of {len(self.said)} tokens"
+                case StepBegan(step=step) if self.speaking or step != self.step + 1:
+                    wrong = f"{step} behind step {self.step}"
+                case Recalled() if self.step >= 0:
+                    wrong = "behind its first step"
+        if wrong:
+            kind = event.__struct_config__.tag
+            raise DataDamaged(f"the log of {self.run_id} makes no sense: it has {kind!r} {wrong}")
 
     def _steered(self, event: Steering) -> None:
         """What people do with a run, and what it asks them."""

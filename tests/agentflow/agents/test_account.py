@@ -182,9 +182,36 @@ def test_texts_are_bounded() -> None:
     assert len(run.messages[0].content) == MOST_TEXT + 1
 
 
-def test_a_log_that_contradicts_itself_is_refused() -> None:
-    with pytest.raises(DataDamaged):
-        told(*WHOLE[:2], STARTED)
+RESUMED = Resumed(at=1500, kept=0)
+RECALLED = Recalled(at=1500)
+
+
+@pytest.mark.parametrize(
+    ("events", "what"),
+    [
+        ((*WHOLE[:2], STARTED), f"tells of a call {ID} that its model did not make"),
+        (WHOLE[1:], "'step' as its beginning"),
+        ((BEGAN, *WHOLE), "'began' a second time"),
+        ((BEGAN, RESUMED, *WHOLE[1:]), "'resumed' outside of a step"),
+        ((BEGAN, STEPPED, *WHOLE[1:]), "'stepped' outside of a step"),
+        ((BEGAN, *WHOLE[2:]), "'said' outside of a step"),
+        ((*WHOLE[:6], RESUMED), "'resumed' outside of a step"),
+        ((*WHOLE[:6], STEPPED), "'stepped' outside of a step"),
+        ((*WHOLE[:6], WHOLE[2]), "'said' outside of a step"),
+        ((BEGAN, *WHOLE[7:]), "'step' 1 behind step -1"),
+        ((*WHOLE[:2], *WHOLE[1:]), "'step' 0 behind step 0"),
+        ((*WHOLE[:7], *WHOLE[1:]), "'step' 0 behind step 0"),
+        ((*WHOLE[:5], *WHOLE[7:]), "'step' 1 behind step 0"),  # which has not ended
+        ((*WHOLE[:3], Resumed(at=2600, kept=3)), "'resumed' that keeps 3 of 2 tokens"),
+        ((*WHOLE[:3], Resumed(at=2600, kept=-1)), "'resumed' that keeps -1 of 2 tokens"),
+        ((*WHOLE[:2], RECALLED), "'recalled' behind its first step"),
+        ((*WHOLE, Paused(at=7000)), "'paused' behind its end"),
+        ((*WHOLE, WHOLE[-1]), "'ended' behind its end"),
+    ],
+)
+def test_a_log_that_contradicts_itself_is_refused(events: tuple[Event, ...], what: str) -> None:
+    with pytest.raises(DataDamaged, match=f"the log of run_abc .*{what}"):
+        told(*events)
 
 
 def test_the_summary_of_a_run_counts_what_it_has_done_so_far() -> None:
