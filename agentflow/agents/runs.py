@@ -330,12 +330,17 @@ class Runs:
         return True
 
     async def _close(self, live: LiveRun) -> None:
-        """Note the end of a run that has one, once that is kept; what it is to be remembered by before that."""
+        """Note the end of a run that has one, once that is kept; what it is to be remembered by before that.
+
+        Of one that was not to be stored nothing stays.
+        """
         if live.over:
             await live.kept()
         if self._agency.memory is not None and live.over:
             await self._agency.memory.remember(live)
         await note_end(live)
+        if live.archive is None and self.stores:
+            await self.forget(live.tenant, live.id)
 
     async def archive(self) -> Archive:
         """Where runs are stored. Raises Refused; DataUnavailable for good where nothing is stored."""

@@ -203,7 +203,8 @@ class HandleStore:
                 kept.gone = True
                 if not kept.users:
                     leaving.append(self._take(shelf, kept))
-        await asyncio.to_thread(_remove_all, leaving)
+        if leaving:
+            await asyncio.to_thread(_remove_all, leaving)
 
     async def erase(self, tenant: str) -> None:
         """Remove all of a tenant, also what calls hold: end its runs first."""

@@ -143,6 +143,7 @@ def chat_request(body: ChatBody, envelope: Envelope) -> ChatRequest:
             structured=_structured(body),
         ),
         n=body.n or 1,
+        store=body.store is not False,
         priority=body.priority or 0,
         deadline_s=envelope.deadline_s,
         caller=envelope.caller,

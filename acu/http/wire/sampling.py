@@ -24,7 +24,6 @@ Short = Annotated[str, Meta(max_length=512)]
 HINTS = (
     "user",
     "metadata",
-    "store",
     "service_tier",
     "safety_identifier",
     "prompt_cache_key",
@@ -89,9 +88,11 @@ class GenerationBody(Struct, kw_only=True, forbid_unknown_fields=True):
     structured_outputs: StructuredOutputs | None = None
     priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None
 
+    store: (
+        Annotated[bool, Meta(description="false: nothing of an agent's run is kept. No model's own answer is.")] | None
+    ) = None
     user: Short | None = None
     metadata: Annotated[dict[Annotated[str, Meta(max_length=64)], Short], Meta(max_length=16)] | None = None
-    store: bool | None = None
     service_tier: Short | None = None
     safety_identifier: Short | None = None
     prompt_cache_key: Short | None = None

@@ -79,6 +79,23 @@ async def test_runs_that_go_on_are_listed_though_they_are_not_stored(desk: Desk,
     assert refused(await web.get(f"{RUNS}/{passing}")) == (404, "not_found")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_chat_that_is_not_to_be_stored_leaves_no_run(desk: Desk, web: httpx2.AsyncClient, stream: bool) -> None:
+    body = {"model": "agent/desk", "messages": [{"role": "user", "content": "sum"}], "stream": stream}
+    ids = {}
+    for store in (True, None, False):
+        answer = await web.post("/v1/chat/completions", json=body | {"store": store})
+        assert (answer.status_code, "42" in answer.text) == (200, True)
+        ids[store] = answer.headers["x-acu-run-id"]
+    await desk.served.service.agents.drain()
+    page = (await web.get(RUNS)).json()
+    assert {run["id"] for run in page["data"]} == {ids[True], ids[None]}
+    assert refused(await web.get(f"{RUNS}/{ids[False]}")) == (404, "not_found")
+    assert await desk.state.read("alice", f"run/{ids[False]}") == []
+    assert await desk.state.scan("alice", "run", prefix=ids[False], limit=5) == []
+    assert await desk.state.scan("alice", "open_run", limit=5) == []
+
+
 async def test_an_account_tells_steps_and_calls(desk: Desk, web: httpx2.AsyncClient) -> None:
     run_id = await desk.run("sum")
     run = (await web.get(f"{RUNS}/{run_id}")).json()

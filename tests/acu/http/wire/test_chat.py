@@ -64,11 +64,17 @@ def test_every_optional_field_may_be_null() -> None:
 
 
 def test_hints_are_accepted_and_change_nothing() -> None:
-    values: dict[str, Any] = dict.fromkeys(HINTS, "x") | {"metadata": {"a": "b"}, "store": True}
+    values: dict[str, Any] = dict.fromkeys(HINTS, "x") | {"metadata": {"a": "b"}}
     values["prompt_cache_options"] = {"ttl": "30m"}
     values["modalities"] = ["text"]
     assert decoded(**values) == decoded()
     assert set(HINTS) < set(ChatBody.__struct_fields__)
+
+
+def test_a_run_is_stored_unless_the_request_says_that_it_is_not() -> None:
+    assert [decoded(**given).store for given in ({}, {"store": None}, {"store": True}, {"store": False})] == [
+        True, True, True, False
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("modalities", [[], ["audio"], ["text", "audio"], ["text", "text"]])
