@@ -11,7 +11,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable
 from typing import Literal
 
 from msgspec import Struct
@@ -77,6 +77,8 @@ class Overview:
             records = [] if archive is None else await _records(archive, tenant, wanted, after)
             batch = {run.id: run for run in others if after < run.id and (not records or run.id <= records[-1].id)}
             batch |= {run.id: run for run in await self._of_records(tenant, records)}
+            if wanted.all:
+                batch |= {run.id: run for run in await self._unread(tenant, after, records, batch)}
             found += sorted(filter(wanted.fits, batch.values()), key=lambda run: run.id)  # later runs' ids sort first
             if not records or len(found) > wanted.limit:
                 return found[: wanted.limit], len(found) > wanted.limit
@@ -193,6 +195,15 @@ class Overview:
             if record.id not in ids and wanted.agent in (None, record.agent)  # else its log would be read for nothing
         ]
         return found + await self._of_records(tenant, waiting)
+
+    async def _unread(
+        self, tenant: str, after: str, records: list[RunRecord], found: Container[str]
+    ) -> list[RunSummary]:
+        """Runs behind `after` that go on and were not found, up to the last record: theirs could not be read."""
+        last = records[-1].id if records else None
+        behind = (run_id for run_id in self._runs.ids(tenant) if after < run_id and (last is None or run_id <= last))
+        lives = [self._runs.live(tenant, run_id) for run_id in behind if run_id not in found]
+        return await _summaries(live for live in lives if live is not None)
 
     async def _archive(self) -> Archive | None:
         return await self._runs.archive() if self._runs.stores else None

@@ -139,7 +139,9 @@ async def test_steering_a_run_that_has_just_ended_is_a_conflict_that_says_how_it
         await stream.aclose()
 
 
-async def test_a_run_that_is_deleted_leaves_nothing_of_its_tools_results(tmp_path: Path, plane: DataPlane) -> None:
+async def test_a_run_that_is_deleted_or_not_stored_leaves_nothing_of_its_tools_results(
+    tmp_path: Path, plane: DataPlane
+) -> None:
     async def long(_: dict[str, Any], __: CallContext) -> str:
         return "long " * 10_000
 
@@ -163,6 +165,9 @@ async def test_a_run_that_is_deleted_leaves_nothing_of_its_tools_results(tmp_pat
         assert (kept(), dropped) == (1, [("default", first.id)])
         (left,), _ = await overview.page("default", Wanted(limit=5))
         assert left.id == second.id
+        await it.ask("go", store=False)
+        await it.service.agents.drain()
+        assert kept() == 1
 
 
 async def test_a_run_that_is_not_taken_up_yet_after_a_start_is_listed_as_its_log_has_it(
@@ -192,6 +197,42 @@ async def test_a_run_that_is_not_taken_up_yet_after_a_start_is_listed_as_its_log
         assert await it.service.agents.resume() == 1
         assert await overview.page("default", Wanted(limit=5)) == ([before], False)
         await it.service.agents.cancel("default", before.id)
+
+
+async def test_a_run_that_goes_on_is_in_every_list_though_its_record_cannot_be_read(
+    tmp_path: Path, plane: DataPlane
+) -> None:
+    async def pay(_: dict[str, Any], __: CallContext) -> str:
+        return "paid"
+
+    rules, tools = {"paid": "It is paid.", "go": call("pay")}, [BodyTool("pay", pay, approval=True)]
+    async with benched(tmp_path, rules, tools, plane=plane) as it:
+        overview, agents = Overview(it.service.agents), it.service.agents
+        streams = []
+        for _ in range(3):
+            streams.append(await it.service.chat(request("go")))
+            live = agents.live("default", streams[-1].run_id)
+            assert live is not None
+            await live.until(lambda live=live: live.progress.waits_for_word)  # type: ignore[misc]
+            await live.kept()
+        ids = sorted(stream.run_id for stream in streams)
+        old = "run_zzz"  # listed behind all others
+        record = RunRecord(id=old, agent="a", model="m", created_ms=1000, ended_ms=2000, end="completed")
+        await Archive(plane.state).close("default", record)
+        for damaged in ids:
+            await plane.state.put("default", "run", damaged, b'{"id":3}')
+            for limit in (1, 2, 4, 100):
+                found = await all_pages(overview, limit=limit)
+                assert [(run.id, run.status) for run in found] == [
+                    *((each, "waiting") for each in ids),
+                    (old, "completed"),
+                ]
+            assert [run.id for run in await all_pages(overview, limit=2, status="waiting")] == ids
+        await overview.delete("default", old)
+        assert [run.id for run in await all_pages(overview, limit=2)] == ids
+        for run_id in ids:
+            await agents.cancel("default", run_id)
+        assert [run.status for run in await all_pages(overview, limit=5)] == ["cancelled"] * 3
 
 
 async def test_a_list_of_one_agent_s_runs_reads_no_log_of_another_s_and_none_of_one_that_is_over(
