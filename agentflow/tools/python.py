@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from agentflow.tools import wire
-from agentflow.tools.errors import ToolError
 from agentflow.tools.function import Function
 from agentflow.tools.pythonsource import PythonSource
 from agentflow.tools.result import failure, finished, trace_of
@@ -78,12 +77,11 @@ def _failures(name: str, context: CallContext) -> Iterator[None]:
     """Whatever the block raises is logged, and a ToolError."""
     try:
         yield
-    except ToolError as error:
-        log_failure(name, context, str(error))
-        raise
     except (Exception, SystemExit) as error:
         told = failure(error, name)
-        log_failure(name, context, str(told), trace=trace_of(error))
+        log_failure(name, context, str(told), trace="" if told is error else trace_of(error))
+        if told is error:
+            raise
         raise told from error
 
 

@@ -52,6 +52,22 @@ def finished(value: Any, name: str, path: Path) -> str | Content:
 
 def failure(error: BaseException, name: str) -> ToolError:
     """What a function raised, as a sentence for the model. A ToolError of its own is passed on in its words."""
+    try:
+        told = _told(error, name)
+        str(told).encode()
+    except UnicodeEncodeError as bad:
+        return _of_words(error, name, f"text that is no Unicode ({bad.reason})")
+    except Exception as worse:  # noqa: BLE001 - the error's class does anything
+        return _of_words(error, name, f"words that cannot be told ({type(worse).__name__})")
+    return told
+
+
+def _of_words(error: BaseException, name: str, what: str) -> ToolError:
+    again = isinstance(error, ToolError) and error.again
+    return ToolFailed(f"The tool {name} raised {type(error).__name__} with {what}: correct the tool.", again=again)
+
+
+def _told(error: BaseException, name: str) -> ToolError:
     if isinstance(error, ToolError):
         return error
     if isinstance(error, MemoryError):

@@ -109,6 +109,8 @@ def fail(how: str) -> str:
         return "x" * (4 << 30)
     if how == "interrupt":
         raise KeyboardInterrupt
+    if how == "unspeakably":
+        raise ValueError("boom \ud800")
     raise ValueError("no good")
 
 

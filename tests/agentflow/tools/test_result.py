@@ -21,6 +21,7 @@ from agentflow.tools.tool import Content
         (None, "null"),
         (1.5, "1.5"),
         ((1, "é"), '[1,"é"]'),
+        ({"x": float("nan"), "y": [float("-inf")], "z": b"\xff"}, '{"x":null,"y":[null],"z":"/w=="}'),
     ],
 )
 def test_short_results_are_text(tmp_path: Path, value: Any, text: str) -> None:
@@ -65,3 +66,22 @@ def test_errors_become_sentences() -> None:
     assert len(str(failure(ValueError("x" * 10_000), "t"))) < 700
     own = ToolDied("gone")
     assert failure(own, "t") is own
+
+
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise KeyError("nothing to say")
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (ValueError("boom \ud800"), "ValueError with text that is no Unicode (surrogates not allowed)"),
+        (ToolFailed("no \ud800", again=True), "ToolFailed with text that is no Unicode (surrogates not allowed)"),
+        (Wordless(), "Wordless with words that cannot be told (KeyError)"),
+    ],
+)
+def test_an_error_whose_text_cannot_be_told_is_told_without_it(error: Exception, sentence: str) -> None:
+    told = failure(error, "t")
+    assert str(told) == f"The tool t raised {sentence}: correct the tool."
+    assert told.again == (getattr(error, "again", False))

@@ -132,6 +132,7 @@ async def test_what_a_function_raises_fails_its_call_and_no_other(shared: Pool) 
     cases: tuple[tuple[str, dict[str, Any], str], ...] = (
         ("fail", {"how": "politely"}, "^There is no such day.$"),
         ("fail", {"how": "otherwise"}, "^The tool fail failed: ValueError: no good$"),
+        ("fail", {"how": "unspeakably"}, "^The tool fail raised ValueError with text that is no Unicode "),
         ("give", {"what": "object"}, "The tool give returned what has no JSON"),
         ("give", {"what": "surrogate"}, "The tool give returned text that is no Unicode"),
         ("give", {"what": "cycle"}, "The tool give returned what has no JSON"),
