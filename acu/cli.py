@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import importlib
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -16,12 +14,13 @@ from msgspec import Struct
 
 from acu import __version__
 from acu.commands import exits
+from acu.commands.output import UNWRITABLE, drop, to_its_end
 from acu.errors import AcuError, ConfigError, DaemonUnreachable, StartRefused
 from acu.logs import printable
 from agentflow.nearest import nearest
 
-UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 LINES = "\n\t"
+_SHOWN = 64  # characters of an argument that is refused
 
 EPILOG = """\
 configuration:
@@ -42,19 +41,29 @@ get started:
 
 
 class Command(Struct, frozen=True):
-    """A subcommand: the module that has its `add_arguments(subparsers)`, and `run(args)`."""
+    """A subcommand: the module that has its `add_arguments(subparsers)`, and `run(args)`.
+
+    `acts`: those of its actions that change something. They go on where nobody reads what they say of it any more.
+    """
 
     module: str
     handles_signals: bool = False  # else ctrl-C raises KeyboardInterrupt while it runs
+    acts: frozenset[str] = frozenset()
 
+    def changes(self, args: argparse.Namespace) -> bool:
+        """Whether what it is to do changes something."""
+        return getattr(args, "action", None) in self.acts or bool(getattr(args, "repair", False))
+
+
+STEERING = frozenset({"cancel", "pause", "resume", "step", "say", "approve", "deny", "rm"})
 
 COMMANDS = {
     "serve": Command("acu.commands.serve", handles_signals=True),
     "chat": Command("acu.commands.chat"),
     "status": Command("acu.commands.status"),
-    "runs": Command("acu.commands.runs"),
-    "models": Command("acu.commands.models"),
-    "data": Command("acu.commands.data"),
+    "runs": Command("acu.commands.runs", acts=STEERING),
+    "models": Command("acu.commands.models", acts=frozenset({"pull", "rm", "preload"})),
+    "data": Command("acu.commands.data", acts=frozenset({"backup", "restore", "archive", "erase"})),
     "config": Command("acu.commands.config"),
     "version": Command("acu.commands.version"),
 }
@@ -63,6 +72,9 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    for word in words:
+        if _is_broken(word):
+            return _fail(AcuError(f"the argument '{printable(word[:_SHOWN])}' is not valid UTF-8"), exits.REFUSED)
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
     try:
@@ -80,19 +92,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exits.INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has gone (`acu status | head`). Nothing may be flushed into the pipe any more.
-        _drop_output()
+        drop(sys.stdout)
         return exits.OK
     except OSError as error:
         if error.filename is not None or error.errno not in UNWRITABLE:
             raise
-        _drop_output()
+        drop(sys.stdout)
         return _fail(AcuError(f"the output cannot be written: {error.strerror}"), exits.FAILED)
     else:
         return code
 
 
-def _drop_output() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _is_broken(word: str) -> bool:
+    """Whether it has bytes that are no UTF-8, which Python has as surrogates: nothing could print or send them."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _fail(error: Exception, code: int) -> int:
@@ -118,7 +135,10 @@ def _run(words: list[str]) -> int:
         subparsers.choices[name].error(f"unrecognized arguments: {' '.join(unknown)}")
     if not command.handles_signals and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    return int(module.run(args))
+    if not command.changes(args):
+        return int(module.run(args))
+    with to_its_end():
+        return int(module.run(args))
 
 
 def command_named(words: Sequence[str]) -> str | None:

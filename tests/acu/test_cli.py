@@ -47,6 +47,25 @@ def test_wrong_usage_is_exit_code_2_on_standard_error(words: tuple[str, ...], cl
     assert "usage: acu" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("runs", "list", "--agent", "\udcff"),
+        ("runs", "say", "last", "caf\udce9"),
+        ("chat", "--once", "\udcff"),
+        ("-c", "\udcff.yaml", "status"),
+        ("\udcff",),
+        ("runs", "list", "--\udcff"),
+    ],
+)
+def test_an_argument_that_is_no_utf_8_is_wrong_usage(words: tuple[str, ...], clean_environ: dict[str, str]) -> None:
+    done = acu(*words, environ=clean_environ)
+    (word,) = [word for word in words if not word.isprintable()]
+    shown = word.encode("ascii", "backslashreplace").decode()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"acu: the argument '{shown}' is not valid UTF-8\n"
+
+
 def test_a_word_too_many_shows_the_usage_of_the_command(clean_environ: dict[str, str]) -> None:
     done = acu("chat", "hello", environ=clean_environ)
     assert (done.returncode, done.stdout) == (2, "")
