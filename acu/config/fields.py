@@ -93,7 +93,8 @@ def check_struct(value: Any, kind: type[Struct], path: str) -> list[Problem]:
             found += check(inner, known[key], inner_path)
     for field in msgspec.structs.fields(kind):
         if field.required and field.name not in value:
-            found.append(Problem(f"{path}.{field.name}", "is required"))
+            what = description_of(known[field.name]).removesuffix(".")
+            found.append(Problem(f"{path}.{field.name}", f"is required{f': {what}' if what else ''}"))
     return found or contradiction(value, kind, path)
 
 

@@ -18,7 +18,11 @@ class HttpSource(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         str, Meta(description="File with its OpenAPI document, version 3, as JSON or YAML.", min_length=1)
     ]
     url: Annotated[
-        str, Meta(description="Where the API is: what its paths are appended to. http or https.", min_length=1)
+        str,
+        Meta(
+            description="Where the API is: what its paths are appended to. http or https. The document's `servers` are not used.",
+            min_length=1,
+        ),
     ]
     headers: Annotated[
         dict[str, str | SecretFile],

@@ -91,9 +91,15 @@ def test_every_problem_is_told_at_once_with_its_line_and_the_nearest_key(tmp_pat
         f"scheduler.deadline_s: 'soon': expected number above 0, up to 86400 ({file}:3)",
         f"network.socket_mode: 660: expected text of the form ^0?[0-7]{{3}}$ ({file}:4)",
         f"models.large.max_running: 0: expected integer 1..4096 or null ({file}:6)",
-        f"models.large.model: is required ({file}:6)",
+        f"models.large.model: is required: Catalogue name (`acu models list`), path of a local folder, or hub id ({file}:6)",
         f"daemon.log_level: 'loud': expected debug / info / warning / error ({file}:7)",
     )
+
+
+def test_an_apis_document_does_not_say_where_it_is(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, "tools: {http: {stock: {document: stock.yaml}}}")
+    assert found.startswith("tools.http.stock.url: is required: Where the API is: what its paths are appended to.")
+    assert "The document's `servers` are not used" in found
 
 
 def test_unknown_variables_are_refused_by_name_and_the_exempt_ones_are_not(tmp_path: Path) -> None:
