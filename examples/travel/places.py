@@ -15,6 +15,13 @@ from zoneinfo import ZoneInfo
 
 HERE = Path(__file__).resolve().parent
 
+NO_CITY = re.compile(
+    r"(?:(?:the |current |local )?(?:weather|forecast|climate|temperature|rain\w*|snow\w*|umbrella|(?:rain)?coat|jacket|hot|cold|"
+    r"warm|chilly|freezing|sunny|windy|humid|sun|sun ?(?:rise|set)s?|daylight|dusk|dawn|dark|time|hour|clock|day)\b ?)*|"
+    r"(?:天气|气温|温度|下雨|下雪|多少度|[冷热]不?[冷热]?吗?|日出|日落|天黑|天亮|太阳|几点钟?|时间|星期几|怎么样|什么|的)*"
+)
+"""What a question is about, and no city: a small model points there where the user named none."""
+
 
 class City(NamedTuple):
     """A row of cities.csv."""
@@ -91,11 +98,14 @@ def city_of(text: str) -> City | None:
 
 
 def unknown_city(text: str) -> str:
-    """The answer where no city is found."""
+    """The answer where no city is found: which is meant, where the text is only of what is asked about one."""
     count = len(normals())
+    asks = NO_CITY.fullmatch(key(text)) is not None
     if has_chinese(text):
-        return f"{text[:40]}：没有资料。有资料的是{count}个城市，例如上海、东京、伦敦和纽约。"
-    return f"{text[:40]}: no data. There are data of {count} cities, such as Shanghai, Tokyo, London and New York."
+        head = "请问是哪个城市？" if asks else f"{text[:40]}：没有资料。"
+        return f"{head}有资料的是{count}个城市，例如上海、东京、伦敦和纽约。"
+    head = "Which city?" if asks else f"{text[:40]}: no data."
+    return f"{head} There are data of {count} cities, such as Shanghai, Tokyo, London and New York."
 
 
 def today_in(city: City) -> date:
