@@ -209,8 +209,13 @@ class Data:
         if self.plane is None:
             state = "failed" if self.failure else ("opening" if self._opening is not None else "not used yet")
             return {"state": state, "folder": str(self._folder), "why": self.failure}
-        plane = msgspec.to_builtins(self.plane.status())
-        return {"state": "open", "folder": str(self._folder), "why": self.failure, "plane": plane}
+        plane = self.plane.status()
+        return {
+            "state": "open" if plane.failed is None else "takes no writes",
+            "folder": str(self._folder),
+            "why": plane.failed or self.failure,
+            "plane": msgspec.to_builtins(plane),
+        }
 
 
 def _why(error: BaseException) -> str:

@@ -86,7 +86,7 @@ def _writing(status: PlaneStatus) -> Iterator[Metric]:
     yield _gauge("acu_data_ring_rows", "Rows that wait for the writer.", status.ring_rows)
     yield _counter("acu_data_writes", "Commands written.", status.writes)
     yield _counter("acu_data_syncs", "Times that the log was synced.", status.syncs)
-    yield _gauge("acu_data_failed", "1 while no writes are taken until a restart.", status.failed is not None)
+    yield _gauge("acu_data_failed", "1 while no writes are taken, for a defect or damage.", status.failed is not None)
     yield _gauge("acu_data_trouble", "1 while something fails and is tried again.", status.last_error is not None)
     behind = sum(one.text_behind for one in status.collections)
     yield _gauge("acu_data_text_backlog", "Changes that the full text does not have yet.", behind)

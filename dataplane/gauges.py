@@ -1,4 +1,5 @@
-"""Gauges: what the status tells and takes a look at the disk, or arithmetic, is measured by a thread, now and then.
+"""Gauges: what the status tells and takes a look at the disk, or arithmetic, is measured by a thread, now and then. So is
+whether the database still takes writes, before somebody meets it.
 
 So asking for the status costs the event loop microseconds a collection. Of more than FRESH collections even those are too many:
 then each of them is told as it was when it was measured, at most EVERY_S ago.
@@ -39,10 +40,11 @@ class _Measured(Struct, frozen=True):
 
 
 class Gauges:
-    """Owns the timer. `collections` are those that are open. Used on the event loop."""
+    """Owns the timer. `collections` are those that are open; `look` is called beside each measuring. Used on the event loop."""
 
-    def __init__(self, collections: Callable[[], Sequence[Collection]]) -> None:
+    def __init__(self, collections: Callable[[], Sequence[Collection]], look: Callable[[], None]) -> None:
         self._collections = collections
+        self._look = look
         self._measured: dict[bytes, _Measured] = {}
         self._timer: asyncio.Task[None] | None = None
 
@@ -58,6 +60,7 @@ class Gauges:
 
     async def measure(self) -> None:
         """Measure now."""
+        await in_thread(self._look)
         self._measured = await in_thread(self._measure, self._collections())
 
     def read(self) -> list[CollectionStatus]:

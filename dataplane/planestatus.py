@@ -86,7 +86,7 @@ class CollectionStatus(Struct, frozen=True, kw_only=True):
 
 
 class PlaneStatus(Struct, frozen=True, kw_only=True):
-    """All of it. `failed`: why no writes are taken; `last_error`: what is being tried again."""
+    """All of it. `failed`: why no writes are taken, for a defect or damage; `last_error`: what is being tried again."""
 
     collections: tuple[CollectionStatus, ...]
     cold: ColdStatus

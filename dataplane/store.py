@@ -36,7 +36,7 @@ from dataplane.collections.derived import Derived
 from dataplane.collections.finds import Finds
 from dataplane.collections.rowcodec import row_batch, stored_ids, stored_rows
 from dataplane.config import DataPlaneConfig
-from dataplane.errors import Closed, DataPlaneError, InvalidInput, NotFound, Unavailable
+from dataplane.errors import Closed, Damaged, DataPlaneError, InvalidInput, NotFound, Unavailable
 from dataplane.files import storage_errors
 from dataplane.gauges import Gauges
 from dataplane.memory import collections_share, memory_bytes, rocks_share
@@ -81,7 +81,7 @@ class DataPlane:
         self.indexer = Indexer(self._feeds)
         self.cold = ColdTier(rocks, config.cold, folder, config.archive_every_s, self.open_collections)
         self._sweeper = Sweeper(self.state)
-        self.gauges = Gauges(self.open_collections)
+        self.gauges = Gauges(self.open_collections, self.writer.look)
         self._searches = SearchCounts()
         self._finds = Finds(self.writer)
         self._pool = ThreadPoolExecutor(config.search_threads, "dataplane-search", share_cores)
@@ -174,6 +174,8 @@ class DataPlane:
             self.rocks.close()
         except Unavailable as error:  # it is closed all the same, and the next start reads the log
             _log.error("the log could not be synced while closing", extra={"why": str(error)})
+        except Damaged as error:  # the same
+            self.writer.damaged(error)
 
     # Collections
 

@@ -89,9 +89,10 @@ class InFolder:
                 await plane.cold.look()
             found: dict[str, Any] = msgspec.to_builtins(plane.status())
             found["cold"]["every_s"] = self._config.archive_every_s
-            return {"plane": found, "uploads": await uploads(plane)}
+            state = "open" if found["failed"] is None else "takes no writes"
+            return {"state": state, "why": found["failed"], "plane": found, "uploads": await uploads(plane)}
 
-        return {"state": "open", "folder": str(self.folder), "why": None, **self._opened(ask)}
+        return {"folder": str(self.folder), **self._opened(ask)}
 
     def perform(self, work: DataWork, told: Told) -> dict[str, Any]:
         """Open, do it, and close."""

@@ -1,7 +1,8 @@
 """Care for a whole data plane while it runs: `verify`, with repair, and `back_up`.
 
 `verify` looks at every collection (verify.py has what is compared), at uploaded files (uploads.py), at the archive's objects, and
-with `deep` at every byte of state and events on the box, of uploaded files, and of every object in the bucket. With `repair`,
+with `deep` at every byte of state and events on the box, of uploaded files, and of every object in the bucket. It tells of a
+database that takes no writes, of which nothing can be repaired. With `repair`,
 what is derived and wrong is made anew from RocksDB, uploaded files and shards of the history that are damaged are fetched from
 the archive, and an archive that lacks something is archived anew. A damaged shard that the archive does not have, or has
 damaged too, is discarded, but for the events in it that can be read; one that could not be fetched for now (the bucket does
@@ -52,7 +53,10 @@ Progress = Callable[
 
 
 class Finding(Struct, frozen=True):
-    """Something that is wrong. `where`: index, graph, shards, text, rows; state, history, archive or files, of no tenant."""
+    """Something that is wrong.
+
+    `where`: index, graph, shards, text, rows; and of no tenant: database, state, history, archive, files.
+    """
 
     tenant: str
     collection: str
@@ -85,8 +89,12 @@ async def verify(
 ) -> VerifyReport:
     """Look at everything. `mend`: repair what can be. Raises BucketUnreachable, Closed."""
     await plane.writer.barrier()
+    await in_thread(plane.writer.look)
     collections = plane.open_collections()
     problems: list[Finding] = []
+    if plane.writer.failed is not None:
+        problems.append(Finding("", "", "database", plane.writer.failed))
+        mend = False
     for number, collection in enumerate(collections):
         progress(f"verifying {collection.name}", number, len(collections))
         await text_built(collection, collection.published)

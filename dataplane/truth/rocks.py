@@ -13,7 +13,8 @@ that was torn by a loss of power is cut off; damage before what was synced (sync
 A database is made only where there is nothing. RocksDB would make an empty one wherever CURRENT is missing, and all that goes
 by it would then remove what it does not name: so what is left of a lost one is told from a making that was cut short, which
 has at most MANIFEST-000001 and no log, and is refused each time.
-Once a write met a full disk, all are refused until RocksDB has seen space again, for which it looks every 5 seconds.
+Once a write met a full disk, all are refused until RocksDB has seen space again, for which it looks every 5 seconds. Once it
+met damage while it rewrote its files, all are refused until it is opened again, and soon after that again: reads go on.
 
 Memory: block cache, index and filter blocks, and write buffers are charged to one cache of `memory_bytes`.
 
@@ -126,7 +127,7 @@ class Rocks:
         return Batch(self._handles)
 
     def write(self, batch: Batch) -> None:
-        """All of `batch` or nothing. Raises StorageFull, with nothing written."""
+        """All of `batch` or nothing. Raises StorageFull, with nothing written, and Damaged once no more writes are taken."""
         with _translated():
             self._db.write(batch.raw)
 
@@ -233,6 +234,11 @@ class Rocks:
         with _translated():
             return int(self._db.latest_sequence_number())
 
+    def troubles(self) -> int:
+        """How often what RocksDB does by itself (write out buffers, rewrite files) failed since it was opened. At once."""
+        with _translated():
+            return self._db.property_int_value("rocksdb.background-errors") or 0
+
     def key_count(self, family: str) -> int:
         """How many keys a family has, about. At once."""
         with _translated():
@@ -248,7 +254,10 @@ class Rocks:
             return self._families[family].property_int_value("rocksdb.live-sst-files-size") or 0
 
     def close(self) -> None:
-        """Give everything back, the lock included. Idempotent. Raises Unavailable if the log cannot be synced."""
+        """Give everything back, the lock included. Idempotent.
+
+        Raises Unavailable if the log cannot be synced, and Damaged where no more writes were taken: it is closed all the same.
+        """
         self._families.clear()
         self._handles.clear()
         self._synced.close()

@@ -11,8 +11,9 @@ thread, so that the next batch does not wait for the disk; all that was written 
 
 A command whose draft raises a DataPlaneError changes nothing and fails alone. A batch that cannot be written (a full disk)
 fails whole, and the next is tried again. A sync that fails fails those who wait for it; what they wrote may or may not
-survive the loss of power. Any other exception is a defect: memory and table may differ, so the writer takes nothing more,
-and every later command fails with its reason until the data plane is opened again.
+survive the loss of power. Once RocksDB has met damage in its files it takes no batch any more, and the writer takes no command:
+`look` finds that out before somebody writes. Any other exception is a defect: memory and table may differ, so the writer takes
+nothing more, and every later command fails with its reason until the data plane is opened again.
 """
 
 from __future__ import annotations
@@ -20,18 +21,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
+import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from dataplane.errors import DataPlaneError, Unavailable
+from dataplane.errors import Damaged, DataPlaneError, Unavailable
 from dataplane.threads import share_cores
 from dataplane.truth.ring import Ring
-from dataplane.truth.rocks import Rocks
+from dataplane.truth.rocks import Batch, Rocks
 
 Wait = Literal["nothing", "visible", "durable"]
 BATCH_ROWS = 128  # RocksDB's write holds the GIL: about half a millisecond for so many rows
+DEFECT_RETRY_S = 30.0
+REMEDY = (
+    "Stop the daemon, move the data plane's folder away, and bring the data back with `acu data restore --from-backup DIR` or "
+    "`acu data restore --from-bucket`."
+)
 
 _log = logging.getLogger(__name__)
 
@@ -135,6 +143,9 @@ class Writer:
         self._committer = Committer(rocks, self._tell)
         self._thread = threading.Thread(target=self._run, name="dataplane-writer", daemon=True)
         self.failed: str | None = None  # why nothing more is taken
+        self._ask_again_s = math.inf  # what those are told who are refused for it
+        self._stopping = threading.Lock()
+        self._troubles = 0  # of RocksDB, that were looked at
         self._taken_in = 0  # commands, counted on the loop
         self._handled = 0  # commands, counted by the writer's thread
         self.written = 0  # commands that changed something, for metrics
@@ -155,14 +166,42 @@ class Writer:
         """Times that RocksDB's log was synced."""
         return self._committer.syncs
 
+    def look(self) -> None:
+        """Find out whether RocksDB still takes writes, if it had troubles since the last look; else at once. From any thread."""
+        with contextlib.suppress(DataPlaneError):  # a full disk, which goes by: it is looked at again
+            if self.failed is None and (troubles := self._rocks.troubles()) != self._troubles:
+                try:
+                    self._rocks.write(self._rocks.batch())  # an empty one changes nothing, and is refused as any other
+                except Damaged as error:
+                    self.damaged(error)
+                self._troubles = troubles
+
+    def damaged(self, error: Damaged) -> None:
+        """Take nothing more, for RocksDB does not. Told in the log, once. From any thread."""
+        file = re.search(r"[^\s/]+\.sst\b", str(error))
+        what = f"its file {file[0]} is damaged" if file else "a part of it is damaged"
+        if self._stop(f"the data plane takes no writes: {what}. Reads go on. {REMEDY}", math.inf):
+            _log.error("the data plane takes no writes", extra={"why": str(error), "remedy": REMEDY})
+
+    def _stop(self, why: str, ask_again_s: float) -> bool:
+        """Take nothing more; False if that was so already."""
+        with self._stopping:
+            if self.failed is not None:
+                return False
+            self._ask_again_s, self.failed = ask_again_s, why
+        return True
+
+    def _check_going(self) -> None:
+        if self.failed is not None:
+            raise Unavailable(self.failed, retry_after_s=self._ask_again_s)
+
     async def submit(self, command: Command, wait: Wait = "visible") -> Any:
         """Put a command in, and wait for as much as is asked. Returns what its draft returned (None for "nothing").
 
         Raises what the draft raises, StorageFull, Closed, Unavailable. A caller that is cancelled while it waits for room
         has changed nothing; later, the change happens.
         """
-        if self.failed is not None:
-            raise Unavailable(self.failed, retry_after_s=30)
+        self._check_going()
         told = None if wait == "nothing" else self._loop.create_future()
         await self._ring.put(Entry(command, wait, told), command.weight)
         self._taken_in += 1
@@ -173,8 +212,7 @@ class Writer:
 
         Nobody has to wait for that: the future's error is then lost in silence.
         """
-        if self.failed is not None:
-            raise Unavailable(self.failed, retry_after_s=30)
+        self._check_going()
         durable = self._loop.create_future()
         durable.add_done_callback(_look)
         await self._ring.put(Entry(command, "durable", durable), command.weight)
@@ -219,9 +257,10 @@ class Writer:
             self.written += len(drafted)
         except Exception as error:  # noqa: BLE001 - a defect, whatever it is
             _log.exception("the writer failed")
-            self.failed = f"the data plane failed and takes no writes until the daemon is restarted: {error!r}"
+            why = f"the data plane failed and takes no writes until the daemon is restarted: {error!r}"
+            self._stop(why, DEFECT_RETRY_S)
             for entry in entries:
-                entry.error = Unavailable(self.failed, retry_after_s=30)
+                entry.error = Unavailable(why, retry_after_s=DEFECT_RETRY_S)
             drafted = []
         durable = [entry for entry in drafted if entry.error is None and entry.wait == "durable"]
         waits = {id(entry) for entry in durable}
@@ -236,8 +275,7 @@ class Writer:
         drafted = []
         for entry in entries:
             try:
-                if self.failed is not None:
-                    raise Unavailable(self.failed, retry_after_s=30)
+                self._check_going()
                 entry.result = entry.command.draft(draft)
             except DataPlaneError as error:
                 entry.error = error
@@ -245,15 +283,22 @@ class Writer:
                 drafted.append(entry)
         if len(draft.batch):
             try:
-                self._rocks.write(draft.batch)
+                self._write(draft.batch)
             except DataPlaneError as error:
-                self.last_error = error
+                self.last_error = error if self.failed is None else None  # that is told as such
                 for entry in drafted:
                     if not isinstance(entry.command, _Barrier):  # who reads does not pay for what was not written
                         entry.error = error
                 return []
             self.last_error = None
         return drafted
+
+    def _write(self, batch: Batch) -> None:
+        try:
+            self._rocks.write(batch)
+        except Damaged as error:
+            self.damaged(error)
+            self._check_going()
 
     def _tell(self, entries: list[Entry]) -> None:
         """From any thread: wake those who wait."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +16,10 @@ import yaml
 from openai import OpenAI
 
 from acu.ground import check_data_unused
+from dataplane.config import DataPlaneConfig
+from dataplane.store import opened
 from tests.acu.running import DaemonFactory, RunningDaemon, acu, until
+from tests.dataplane.damage import spoil_table
 
 MARKDOWN = b"""# Opening hours
 
@@ -173,3 +178,51 @@ def test_of_two_daemons_that_begin_a_folder_of_data_the_second_is_told_so(
         refused.value
     )
     assert client(second).models.list().data, "everything else goes on"
+
+
+async def worn(config: DataPlaneConfig) -> Path:
+    """Make a data plane with a table file that is damaged, and that is rewritten as soon as it is opened again."""
+    async with opened(config) as plane:
+        table = await spoil_table(plane, 3)
+        await plane.state.put("acme", "blob", "0", b"for a fourth table, made of the log")
+    return table
+
+
+def test_damage_that_stops_writes_is_told_and_refused_reads_go_on_and_the_end_is_orderly(
+    daemon: DaemonFactory, client: Clients, tmp_path: Path
+) -> None:
+    kept = {"path": str(tmp_path / "data"), "hot_layer_mem_mb": 64, "archive_every_s": None}
+    table = asyncio.run(worn(DataPlaneConfig(path=str(tmp_path / "data"), hot_layer_mem_mb=64, archive_every_s=None)))
+    running = daemon({"data_plane": kept})
+    until(lambda: running.status()["daemon"]["data"]["state"] == "takes no writes", "it is told")
+    report = running.client().get("/acu/v1/data/status")
+    why = report["why"]
+    assert why.startswith(
+        f"the data plane takes no writes: its file {table.name} is damaged. Reads go on. Stop the daemon"
+    )
+    assert "`acu data restore --from-backup DIR`" in why
+    assert report["plane"]["failed"] == why
+    for _ in range(2):
+        with pytest.raises(openai.InternalServerError) as refused:
+            client(running).vector_stores.create(name="one")
+        assert (refused.value.status_code, refused.value.code) == (503, "data_plane_unavailable")
+        assert why in refused.value.message
+    assert client(running).vector_stores.list().data == []
+    shown = acu("data", "status", "-c", str(running.config), environ=running.environ)
+    assert (shown.returncode, f"takes no writes: {why}" in " ".join(shown.stdout.split())) == (1, True)
+    looked = acu("data", "verify", "--deep", "--json", "-c", str(running.config), environ=running.environ)
+    found = json.loads(looked.stdout)["problems"]
+    assert looked.returncode == 1
+    assert [one["where"] for one in found] == ["database", "state"]
+    assert all(table.name in one["what"] for one in found)
+    running.stop()
+    (told,) = [line for line in running.log_lines() if line["level"] == "error"]
+    assert (told["event"], str(table) in told["why"]) == ("the data plane takes no writes", True)
+    assert "acu data restore" in told["remedy"]
+
+    def in_the_folder() -> bool:
+        shown = acu("data", "status", "--json", "-c", str(running.config), environ=running.environ)
+        report = json.loads(shown.stdout)
+        return (shown.returncode, report["state"], report["why"]) == (1, "takes no writes", why)
+
+    until(in_the_folder, "it is told without a daemon too")

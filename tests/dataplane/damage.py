@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from pathlib import Path
+
+from dataplane.store import DataPlane
+from tests.dataplane.planes import TENANT
 
 
 def flip(path: Path, at: int | None = None, *, share: float = 0.5) -> None:
@@ -13,3 +18,17 @@ def flip(path: Path, at: int | None = None, *, share: float = 0.5) -> None:
         (byte,) = file.read(1)
         file.seek(position)
         file.write(bytes([byte ^ 0x11]))
+
+
+async def spoil_table(plane: DataPlane, tables: int = 2) -> Path:
+    """Give the database `tables` more table files with the same keys, and damage the last, of which nothing is in memory.
+
+    Who compacts the family state meets it.
+    """
+    for _ in range(tables):
+        await asyncio.gather(*(plane.state.put(TENANT, "blob", f"{n}", os.urandom(1000)) for n in range(50)))
+        await asyncio.to_thread(plane.rocks.flush)
+    large = [path for path in (plane.folder / "rocks").glob("*.sst") if path.stat().st_size > 50_000]
+    table = max(large, key=lambda path: path.name)
+    flip(table)
+    return table
