@@ -1,6 +1,8 @@
 """Many runs at once: which ones are meant, a person's yes, and what came of each.
 
-All ids are read before anything is done, page by page: what is done changes which runs are so.
+All that is meant is read before anybody is asked, page by page, since what is done changes which runs are so. What was picked by
+its status is looked at again right before it is acted on: a person may think for any time, and others act meanwhile. What was
+done is told however it ends.
 """
 
 from __future__ import annotations
@@ -9,19 +11,30 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
-from urllib.parse import urlencode
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
 
+from acu.chat import RUNS_PATH
 from acu.client import Client
 from acu.commands import exits
 from acu.commands.output import out
-from acu.errors import AcuError, ApiError, UnknownAnswer
+from acu.errors import AcuError, ApiError, DaemonUnreachable, UnknownAnswer
 from acu.logs import printable
 
-PATH = "/acu/v1/runs"
 PAGE = 100
-GONE = (400, 404, 409)
-"""HTTP statuses of a run, or a call, that is no longer as it was when it was picked: the others go on."""
+ENDING = (401, 403, 503)
+"""HTTP statuses that every other request would get, too. Any other refusal is that of one run, or call: the others go on."""
+
+
+class Meant(NamedTuple):
+    """What is acted on: a run, or a call of it, as its account has it."""
+
+    run: str
+    call: dict[str, Any] | None = None
+
+    def named(self) -> dict[str, str]:
+        """The ids, for JSON."""
+        return {"id": self.run} | ({} if self.call is None else {"call": str(self.call.get("id"))})
 
 
 def add_options(parser: argparse.ArgumentParser, statuses: Sequence[str]) -> None:
@@ -47,49 +60,119 @@ def picked(client: Client, status: str, agent: str | None) -> list[str]:
     ids: list[str] = []
     wanted = {"limit": PAGE, "status": status} | ({} if agent is None else {"agent": agent})
     while True:
-        page = client.get(f"{PATH}?{urlencode(wanted)}")
+        page = client.get(f"{RUNS_PATH}?{urlencode(wanted)}")
         try:
             ids += [str(run["id"]) for run in page["data"]]
             if not page["has_more"]:
                 return ids
             wanted["after"] = page["last_id"]
         except (LookupError, TypeError) as error:
-            raise UnknownAnswer(PATH) from error
+            raise UnknownAnswer(RUNS_PATH) from error
 
 
-def agreed(what: str, args: argparse.Namespace, count: int) -> bool:
-    """Whether a person wants it. Raises AcuError where nobody can be asked."""
+def calls_that_wait(client: Client, runs: Sequence[str]) -> tuple[list[Meant], list[dict[str, str]]]:
+    """The calls of these runs that wait for a person, and the runs that could not be read, which are told.
+
+    Raises what Client.get does, but for a refusal of one run.
+    """
+    meant: list[Meant] = []
+    failed: list[dict[str, str]] = []
+    for run in runs:
+        try:
+            account = client.get(path_of(run))
+        except ApiError as error:
+            if _ends(error):
+                raise
+            failed.append(_failure(Meant(run), error))
+        else:
+            meant += [Meant(run, call) for call in asked(account)]
+    return meant, failed
+
+
+def asked(account: dict[str, Any]) -> list[dict[str, Any]]:
+    """The calls of a run that wait for a person."""
+    return [call for call in calls(account) if call.get("approval") == "asked"]
+
+
+def calls(account: dict[str, Any]) -> list[dict[str, Any]]:
+    """All calls of a run."""
+    return [call for step in account.get("steps", ()) for call in step.get("calls", ())]
+
+
+def look_again(client: Client, meant: Meant, status: str) -> None:
+    """Raises AcuError for a run that is not any more as it was picked, or whose call does not wait any more."""
+    account = client.get(path_of(meant.run))
+    now = account.get("status")
+    if meant.call is not None and meant.call.get("id") not in [call.get("id") for call in asked(account)]:
+        raise AcuError(f"The call {meant.call.get('id')} of the run {meant.run} does not wait any more.")
+    if now != status:
+        raise AcuError(f"The run {meant.run} is {now} now.")
+
+
+def path_of(run: str) -> str:
+    """Where a run is."""
+    return f"{RUNS_PATH}/{quote(run, safe='')}"
+
+
+def agreed(verb: str, things: str, args: argparse.Namespace, shown: Sequence[str] = ()) -> bool:
+    """Whether a person wants it, who sees the lines `shown` before. Raises AcuError where nobody can be asked."""
     if args.yes:
         return True
-    runs = f"{count} {args.status} run{'s' if count != 1 else ''}"
     if not sys.stdin.isatty():
-        raise AcuError(f"nobody is there to be asked about {runs}: add --yes")
-    sys.stderr.write(f"{what} {runs}? [y/N] ")
+        raise AcuError(f"nobody is there to be asked about {things}: add --yes")
+    sys.stderr.write("".join(f"{line}\n" for line in shown) + f"{verb} {things}? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def each(ids: Sequence[str], act: Callable[[str], tuple[Any, str]], *, as_json: bool) -> int:
-    """`act` on every run: what came of it as JSON, and a line. Returns the exit code, 1 if any has failed.
+def each(
+    noun: str,
+    every: Sequence[Meant],
+    act: Callable[[Meant], tuple[Any, str]],
+    *,
+    as_json: bool,
+    failed: Sequence[dict[str, str]] = (),
+) -> int:
+    """`act` on each: what came of it as JSON, and a line. Returns the exit code, 1 if any has failed, or had before.
 
-    Raises what `act` does, but for an ApiError of a run that is not as it was any more.
+    At the end it says how many of them were done, also where it raises what would befall the others, too: DaemonUnreachable,
+    and an ApiError with one of the statuses ENDING.
     """
     done: list[Any] = []
-    failed: list[dict[str, str]] = []
-    for run_id in ids:
-        try:
-            told, line = act(run_id)
-        except ApiError as error:
-            if error.status not in GONE:
+    failures, left = list(failed), list(every)
+    try:
+        while left:
+            meant = left.pop(0)
+            try:
+                told, line = act(meant)
+            except AcuError as error:
+                if _ends(error):
+                    failures.append(meant.named() | {"error": str(error)})
+                    raise
+                failures.append(_failure(meant, error))
+            except KeyboardInterrupt:
+                failures.append(meant.named() | {"error": "interrupted: it may be done"})
                 raise
-            failed.append({"id": run_id, "error": str(error)})
-            sys.stderr.write(f"acu: {printable(str(error))}\n")
+            else:
+                done.append(told)
+                if not as_json:
+                    out(line)
+    finally:
+        if as_json:
+            not_tried = [meant.named() for meant in left]
+            out(json.dumps({"data": done, "failed": failures, "not_tried": not_tried}, indent=2))
+        elif every:
+            out(f"{len(done)} of {len(every)} {noun}s" + (f", {len(left)} not tried" if left else ""))
         else:
-            done.append(told)
-            if not as_json:
-                out(line)
-    if as_json:
-        out(json.dumps({"data": done, "failed": failed}, indent=2))
-    else:
-        out(f"{len(done)} of {len(ids)} runs" if ids else "no runs")
-    return exits.FAILED if failed else exits.OK
+            out(f"no {noun}s")
+    return exits.FAILED if failures else exits.OK
+
+
+def _ends(error: AcuError) -> bool:
+    return isinstance(error, DaemonUnreachable) or (isinstance(error, ApiError) and error.status in ENDING)
+
+
+def _failure(meant: Meant, error: AcuError) -> dict[str, str]:
+    """A failure that ends nothing: it is told at once."""
+    sys.stderr.write(f"acu: {printable(str(error))}\n")
+    return meant.named() | {"error": str(error)}

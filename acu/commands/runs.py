@@ -10,7 +10,7 @@ import sys
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from acu.chat import AGENT
+from acu.chat import AGENT, RUNS_PATH
 from acu.client import Client
 from acu.commands import exits, runmany, runview
 from acu.commands.options import add_target_options, target_of
@@ -18,7 +18,6 @@ from acu.commands.output import out
 from acu.errors import AcuError, UnknownAnswer
 from acu.logs import printable
 
-RUNS_PATH = "/acu/v1/runs"
 TIMEOUT_S = 60.0  # of silence; a stream that is alive says something every 15 s
 PAGE = 1000
 MOST_LISTED = 100
@@ -58,11 +57,13 @@ STEERING = {
 }
 
 MANY = """\
-{text}: each that is named, or with --status all that are so, after a question (--yes: without). Says what came of each run, and
-of how many; exit code 1 if it could not be done for all.
+{text}: each that is named, or with --status all that are so, after a question (--yes: without); not one that is so no longer when
+its turn comes. Says what came of each run, and of how many; exit code 1 if it could not be done for all. --json: `data`,
+`failed`, and `not_tried`, which has those behind where it broke off.
 """
 ANSWER = """\
-{text}. With --status waiting: all calls that wait, of all runs (--agent NAME: of the agent's), after a question (--yes: without).
+{text}. With --status waiting: all calls that wait, of all runs (--agent NAME: of the agent's), after a question that shows them
+(--yes: without); no call that begins to wait after that. --json: `data`, `failed` and `not_tried`.
 """
 ANSWERS = {
     "approve": "allow a call that waits for a person",
@@ -139,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
         return _list(client, args)
     if hasattr(args, "misused") and (runmany.by_status(args) or args.action not in ANSWERS):
         return _many(client, args)
-    path = f"{RUNS_PATH}/{quote(found(client, args.id), safe='')}"
+    path = runmany.path_of(found(client, args.id))
     if args.action == "show":
         told = client.get(path)
         out(json.dumps(told, indent=2) if args.json else runview.drawn(told).rstrip("\n"))
@@ -148,73 +149,69 @@ def run(args: argparse.Namespace) -> int:
     elif args.action in ANSWERS:
         _answered(client, path, args)
     elif args.action == "say":
-        _told(client.post(f"{path}/messages", {"content": args.text}), args)
+        _told(client.post(f"{path}/messages", {"content": args.text}), "", args)
     else:
-        _told(client.post(f"{path}/{args.action}", {}), args)
+        _told(client.post(f"{path}/{args.action}", {}), "", args)
     return exits.OK
 
 
 def _many(client: Client, args: argparse.Namespace) -> int:
     """The action for every run that is meant; for one that is named alone as if there were no others."""
 
-    def act(run_id: str) -> tuple[Any, str]:
-        path = f"{RUNS_PATH}/{quote(run_id, safe='')}"
-        if args.action in ANSWERS:
-            return _all_answered(client, path, args)
-        told = client.delete(path) if args.action == "rm" else client.post(f"{path}/{args.action}", {})
-        return told, f"{printable(told['id'])}: removed" if args.action == "rm" else _line(told)
+    def act(meant: runmany.Meant) -> tuple[Any, str]:
+        if args.action == "rm":  # a run that is over stays as it is, and one that cannot be read can be removed
+            return client.delete(runmany.path_of(meant.run)), f"{printable(meant.run)}: removed"
+        if args.status is not None:
+            runmany.look_again(client, meant, args.status)
+        if meant.call is not None:
+            summary, line = _answer(client, runmany.path_of(meant.run), meant.call, args)
+            return summary | {"call": meant.call.get("id")}, _line(summary) + line
+        told = client.post(f"{runmany.path_of(meant.run)}/{args.action}", {})
+        return told, _line(told)
 
     if args.id:
         ids = list(dict.fromkeys(found(client, each) for each in args.id))
         if len(args.id) == 1:
-            told, line = act(ids[0])
+            told, line = act(runmany.Meant(ids[0]))
             out(json.dumps(told, indent=2) if args.json else line)
             return exits.OK
-        return runmany.each(ids, act, as_json=args.json)
+        return runmany.each("run", [runmany.Meant(each) for each in ids], act, as_json=args.json)
     ids = runmany.picked(client, args.status, args.agent)
-    what = "remove" if args.action == "rm" else f"{args.action} all calls of" if args.action in ANSWERS else args.action
-    if ids and not runmany.agreed(what, args, len(ids)):
+    if not ids and args.agent is not None and (unknown := _unknown_agent(client, args.agent)):
+        raise AcuError(unknown)
+    noun, meant, failed = "run", [runmany.Meant(each) for each in ids], list[dict[str, str]]()
+    if args.action in ANSWERS:
+        noun, (meant, failed) = "call", runmany.calls_that_wait(client, ids)
+    shown = [f"{printable(each.run)}: {_call_line(each.call)}" for each in meant if each.call is not None]
+    things = f"{len(meant)} {args.status} {noun}{'s' * (len(meant) != 1)}"
+    if meant and not runmany.agreed("remove" if args.action == "rm" else args.action, things, args, shown):
         return exits.FAILED
-    return runmany.each(ids, act, as_json=args.json)
-
-
-def _all_answered(client: Client, path: str, args: argparse.Namespace) -> tuple[Any, str]:
-    """Give a person's word for all calls of a run that wait for one."""
-    account = client.get(path)
-    told, names = account, []
-    for call in _calls(account):
-        if call.get("approval") == "asked":
-            told, name = _answer(client, path, call, args)
-            names.append(name)
-    word = "allowed" if args.action == "approve" else "denied"
-    return told, f"{_line(told)}, {word}: {'; '.join(names) or 'nothing, for no call waits any more'}"
+    return runmany.each(noun, meant, act, as_json=args.json, failed=failed)
 
 
 def _answer(client: Client, path: str, call: dict[str, Any], args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """A person's word for a call: the run as it is then, and the call in a line."""
+    """A person's word for a call: the run as it is then, and what to say of the call behind it."""
     body = {"approve": args.action == "approve", "why": getattr(args, "why", "")}
-    call_id = str(call.get("id"))
-    summary = client.post(f"{path}/calls/{quote(call_id, safe='')}/approval", body)
+    summary = client.post(f"{path}/calls/{quote(str(call.get('id')), safe='')}/approval", body)
+    return summary, f", {'allowed' if args.action == 'approve' else 'denied'}: {_call_line(call)}"
+
+
+def _call_line(call: dict[str, Any]) -> str:
     arguments = runview.one_line(f"{call.get('name', '')} {call.get('arguments', '')}")
-    return summary, f"{printable(call_id)} {arguments}".rstrip()
+    return f"{printable(str(call.get('id')))} {arguments}".rstrip()
 
 
 def _answered(client: Client, path: str, args: argparse.Namespace) -> None:
     """Give a person's word, and tell for which call."""
     account = client.get(path)
     call = args.call or waiting_call(account)
-    wanted = next((each for each in _calls(account) if each.get("id") == call), {"id": call})
-    summary, line = _answer(client, path, wanted, args)
-    _told(summary, args, f", {'allowed' if args.action == 'approve' else 'denied'}: {line}")
-
-
-def _calls(account: dict[str, Any]) -> list[dict[str, Any]]:
-    return [call for step in account.get("steps", ()) for call in step.get("calls", ())]
+    wanted = next((each for each in runmany.calls(account) if each.get("id") == call), {"id": call})
+    _told(*_answer(client, path, wanted, args), args)
 
 
 def waiting_call(told: dict[str, Any]) -> str:
     """The one call of a run that waits for a person. Raises AcuError where there is none, or more than one."""
-    ids = [str(call.get("id")) for call in _calls(told) if call.get("approval") == "asked"]
+    ids = [str(call.get("id")) for call in runmany.asked(told)]
     if not ids:
         raise AcuError("no call of this run waits for a person")
     if len(ids) > 1:
@@ -317,6 +314,6 @@ def _line(summary: Any) -> str:
         raise UnknownAnswer(RUNS_PATH) from error
 
 
-def _told(summary: dict[str, Any], args: argparse.Namespace, more: str = "") -> None:
+def _told(summary: dict[str, Any], more: str, args: argparse.Namespace) -> None:
     text = _line(summary) + more
     out(json.dumps(summary, indent=2) if args.json else text)

@@ -12,6 +12,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from acu.chat import RUNS_PATH
 from acu.commands.status import escape
 from acu.errors import UnknownAnswer
 from acu.logs import printable
@@ -29,7 +30,6 @@ LEGEND = f"{QUEUE} queue  {PREFILL} prompt  {DECODE} answer  {TOOL} tool  {PAUSE
 STATUS_STYLES = {"completed": "green", "running": "green", "failed": "red", "cancelled": "red"}
 LINE_CHARS = 2000  # of a text that one line may show: more is on no terminal
 EVENT_HEAD = 34  # columns of an event's number, time and type
-PATH = "/acu/v1/runs"
 
 
 class Piece(NamedTuple):
@@ -87,7 +87,7 @@ def listed(page: dict[str, Any]) -> str:
             )
         more, count = page["has_more"], len(page["data"])
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise UnknownAnswer(PATH) from error
+        raise UnknownAnswer(RUNS_PATH) from error
     if not count:
         return "no runs\n"
     console = Console(highlight=False)
@@ -106,7 +106,7 @@ def drawn(account: dict[str, Any]) -> str:
     try:
         lines = [*_head(account), *_timeline(account, console.width)]
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise UnknownAnswer(PATH) from error
+        raise UnknownAnswer(RUNS_PATH) from error
     with console.capture() as capture:
         for line in lines:
             line.truncate(console.width, overflow="ellipsis")
@@ -126,7 +126,7 @@ def event_line(event: dict[str, Any], columns: int) -> str:
             f"{event['sequence_number']:>5} {clock} {printable(event['type']):<13} {one_line(_told_by(event))}".rstrip()
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise UnknownAnswer(f"{PATH}/ID/events") from error
+        raise UnknownAnswer(f"{RUNS_PATH}/ID/events") from error
     return line if len(line) * 2 <= columns else set_cell_size(line, columns).rstrip()
 
 
@@ -150,7 +150,7 @@ class Events:
             self._said = event
             return self.end() if len(event["text"]) >= self._most else []
         except (LookupError, TypeError) as error:
-            raise UnknownAnswer(f"{PATH}/ID/events") from error
+            raise UnknownAnswer(f"{RUNS_PATH}/ID/events") from error
 
     def end(self) -> list[str]:
         """Nothing follows for now."""

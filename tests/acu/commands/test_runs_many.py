@@ -5,15 +5,19 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 
 from acu.commands import runmany
-from tests.acu.commands.test_chat_approvals import MODULE, SCRIPT
+from tests.acu.commands.test_chat_approvals import CALL, MODULE, SCRIPT
 from tests.acu.commands.test_runs import Commands
 from tests.acu.running import DaemonFactory, RunningDaemon, acu, until
+
+BOTH = {"match": "both", "answer": CALL + CALL.replace("billing", "search")}
 
 
 @pytest.fixture
@@ -24,7 +28,7 @@ def running(daemon: DaemonFactory, tmp_path: Path) -> RunningDaemon:
         "tools": {"python": {"ops": {"module": str(tmp_path / "ops.py"), "warm": 1}}, "installed": False},
         "agents": {name: {"tools": ["restart"], "routing": False} for name in ("ops", "other")},
     }
-    return daemon(config, script=SCRIPT)
+    return daemon(config, script={"rules": [*SCRIPT["rules"][:2], BOTH, *SCRIPT["rules"][2:]]})
 
 
 @pytest.fixture
@@ -34,10 +38,25 @@ def runs(running: RunningDaemon, capsys: pytest.CaptureFixture[str], monkeypatch
     return Commands(running, capsys)
 
 
-def wait_for_a_person(running: RunningDaemon, agent: str, count: int) -> list[str]:
+class Person(io.StringIO):
+    """A terminal at which somebody says yes, and something happens meanwhile."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        super().__init__("y\n")
+        self._meanwhile = meanwhile
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self, size: int | None = -1, /) -> str:
+        self._meanwhile()
+        return super().readline(size)
+
+
+def wait_for_a_person(running: RunningDaemon, agent: str, count: int, text: str = "restart") -> list[str]:
     """Begin so many runs, whose calls wait. The newest first."""
     for _ in range(count):
-        body = {"model": f"agent/{agent}", "input": "restart"}
+        body = {"model": f"agent/{agent}", "input": text}
         httpx2.post(f"{running.url}/v1/responses", json=body, timeout=60).raise_for_status()
     path = f"{running.url}/acu/v1/runs?status=waiting&agent={agent}"
 
@@ -78,7 +97,7 @@ def test_all_calls_that_wait_are_denied_or_allowed(running: RunningDaemon, runs:
     lines = denied.stdout.splitlines()
     assert [line.partition(":")[0] for line in lines[:-1]] == ids
     assert all(", denied: " in line and line.endswith('restart {"service": "billing"}') for line in lines[:-1])
-    assert lines[-1] == "3 of 3 runs"
+    assert lines[-1] == "3 of 3 calls"
     for each in ids:
         until(lambda each=each: state(runs, each)["status"] == "completed", "it goes on without the call")
         assert "not on a Friday" in json.dumps(state(runs, each))
@@ -86,6 +105,102 @@ def test_all_calls_that_wait_are_denied_or_allowed(running: RunningDaemon, runs:
     assert ", allowed: " in runs("approve", "--status", "waiting", "--yes").stdout
     until(lambda: state(runs, last)["status"] == "completed", "it goes on with the call")
     assert "restarted billing" in json.dumps(state(runs, last))
+
+
+def test_a_run_that_is_otherwise_when_its_turn_comes_is_left_alone(
+    running: RunningDaemon, runs: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, paused, waiting = wait_for_a_person(running, "ops", 3)
+
+    def meanwhile() -> None:
+        api = f"{running.url}/acu/v1/runs"
+        for way in (f"{gone}/cancel", f"{paused}/pause"):
+            httpx2.post(f"{api}/{way}", json={}).raise_for_status()
+        httpx2.delete(f"{api}/{gone}").raise_for_status()
+
+    monkeypatch.setattr(sys, "stdin", Person(meanwhile))
+    done = runs("cancel", "--status", "waiting")
+    assert (done.returncode, done.stdout) == (1, f"{waiting}: cancelled\n1 of 3 runs\n")
+    assert done.stderr.partition("? [y/N] ")[2].splitlines() == [
+        f"acu: There is no run '{gone}', or it is not kept any more.",
+        f"acu: The run {paused} is paused now.",
+    ]
+    assert state(runs, paused)["status"] == "paused"
+
+
+def test_those_calls_alone_are_answered_that_were_shown_and_wait_still(
+    running: RunningDaemon, runs: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (halted,) = wait_for_a_person(running, "ops", 1, "both")
+    (half,) = wait_for_a_person(running, "other", 1, "both")
+    until(lambda: len(asked(runs, half)) == len(asked(runs, halted)) == 2, "both calls wait")
+    billing, search = asked(runs, half)
+    paused, later = asked(runs, halted), []
+    assert runs("approve", half, search).returncode == 0
+
+    def meanwhile() -> None:
+        httpx2.post(f"{running.url}/acu/v1/runs/{halted}/pause", json={}).raise_for_status()
+        later.extend(wait_for_a_person(running, "ops", 1))
+
+    monkeypatch.setattr(sys, "stdin", Person(meanwhile))
+    done = runs("deny", "--status", "waiting")
+    call = f'{billing} restart {{"service": "billing"}}'
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        f"{half}: {call}",
+        f'{halted}: {paused[0]} restart {{"service": "billing"}}',
+        f'{halted}: {paused[1]} restart {{"service": "search"}}',
+        f"deny 3 waiting calls? [y/N] acu: The run {halted} is paused now.",
+        f"acu: The run {halted} is paused now.",
+    ]
+    told, summary = done.stdout.splitlines()
+    assert told.startswith(f"{half}: ")
+    assert told.endswith(f", denied: {call}")
+    assert summary == "1 of 3 calls"
+    assert approvals(runs, half) == {billing: "refused", search: "allowed"}
+    assert asked(runs, halted) == paused
+    assert len(asked(runs, later[0])) == 1
+
+
+def test_a_call_that_somebody_answered_meanwhile_keeps_no_other_from_its_answer(
+    running: RunningDaemon, runs: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = wait_for_a_person(running, "ops", 1, "both")
+    until(lambda: len(asked(runs, run)) == 2, "both calls wait")
+    billing, search = asked(runs, run)
+
+    def meanwhile() -> None:
+        way = f"{running.url}/acu/v1/runs/{run}/calls/{billing}/approval"
+        httpx2.post(way, json={"approve": False}).raise_for_status()
+
+    monkeypatch.setattr(sys, "stdin", Person(meanwhile))
+    done = runs("approve", "--status", "waiting", "--json")
+    assert done.returncode == 1
+    says = f"The call {billing} of the run {run} does not wait any more."
+    assert done.stderr.endswith(f"? [y/N] acu: {says}\n")
+    told = json.loads(done.stdout)
+    assert [(each["id"], each["call"]) for each in told["data"]] == [(run, search)]
+    assert told["failed"] == [{"id": run, "call": billing, "error": says}]
+    assert told["not_tried"] == []
+    assert approvals(runs, run) == {billing: "refused", search: "allowed"}
+    assert runs("approve", "--status", "waiting", "--yes").stdout == "no calls\n"
+
+
+def test_an_agent_that_is_not_there_has_no_runs_and_is_told(running: RunningDaemon, runs: Commands) -> None:
+    done = runs("cancel", "--status", "waiting", "--agent", "opps", "--yes")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "acu: no runs, and no agent 'opps'; agents: ops, other\n"
+
+
+def approvals(runs: Commands, run: str) -> dict[str, str]:
+    """What was said of a run's calls, by their ids."""
+    steps: Any = state(runs, run)["steps"]
+    return {call["id"]: call["approval"] for step in steps for call in step["calls"]}
+
+
+def asked(runs: Commands, run: str) -> list[str]:
+    """The ids of a run's calls that wait."""
+    return [call for call, word in approvals(runs, run).items() if word == "asked"]
 
 
 def state(runs: Commands, run: str) -> dict[str, object]:
