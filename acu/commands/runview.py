@@ -333,7 +333,7 @@ def _told_by(event: dict[str, Any]) -> str:
     told = _told_of_call(event)
     match event["type"]:
         case "began":
-            told = f"{event['agent'] or '-'} on {event['model']}, {_count(len(event['prompt']), 'token')}"
+            told = f"{event['agent'] or '-'} on {event['model']}"
         case "step_began":
             told = f"{event['step'] + 1} {event['model']}" + (
                 f", must call {event['forced']}" if event["forced"] else ""

@@ -155,7 +155,7 @@ def test_a_list_fits_the_terminal() -> None:
 @pytest.mark.parametrize(
     ("event", "told"),
     [
-        ({"type": "began", "agent": "desk", "model": "m", "prompt": [1, 2]}, "desk on m, 2 tokens"),
+        ({"type": "began", "agent": "desk", "model": "m", "prompt": [1, 2]}, "desk on m"),
         ({"type": "step_began", "step": 1, "model": "m", "forced": "look"}, "2 m, must call look"),
         ({"type": "said", "text": "Hi\nthere"}, "Hi there"),
         ({"type": "resumed", "kept": 1}, "another engine goes on behind 1 token"),
