@@ -189,6 +189,7 @@ async def check_tools(config: AcuConfig, environ: Mapping[str, str], refusals: R
         # Of a source that is wrong, or of an MCP server, nobody knows the names.
         toolbox.changing = bool(found.problems or config.tools.mcp or len(documents) < len(config.tools.http))
         warnings += _check_tools(config, toolbox, own, refusals)
+        warnings += _lone_words(config.agents, toolbox)
     return tuple(warnings)
 
 
@@ -266,3 +267,18 @@ def _check_tools(config: AcuConfig, toolbox: Toolbox, own: Iterable[Tool], refus
             with refusals.noted():
                 raise StartRefused(none.told(known))
     return tuple(warnings)
+
+
+def _lone_words(agents: Mapping[str, AgentConfig], toolbox: Toolbox) -> list[str]:
+    """What to warn of in examples: words by which the router may take a question for a tool that waits for a person."""
+    from agentflow.routing.cards import ToolCard
+    from agentflow.routing.lonewords import lone_words
+
+    told: list[str] = []
+    for key, agent in agents.items():
+        if agent.routing:
+            missing = toolbox.missing(agent.tools)
+            specs = toolbox.specs(name for name in agent.tools if name not in missing)
+            asked = {spec.name for spec in specs if spec.approval}
+            told += [f"agents.{key}.tools: {word.told()}" for word in lone_words([*map(ToolCard.of, specs)], asked)]
+    return told

@@ -225,3 +225,24 @@ async def test_a_document_that_is_none_is_told(tmp_path: Path, content: str, tol
 def test_an_agent_s_models_must_be_served_and_must_speak(tmp_path: Path, field: str) -> None:
     with pytest.raises(Exception, match=rf"agents\.desk\.{field}: 'hugh' is not served; models that are: .*large"):
         configured(tmp_path, agents={"desk": {field: "hugh"}})
+
+
+async def test_a_name_in_the_examples_of_one_tool_that_waits_for_a_person_is_warned_of(tmp_path: Path) -> None:
+    module = tmp_path / "hosts.py"
+    module.write_text(
+        "from agentflow.tools.function import tool\n\n"
+        '@tool(approval=True, examples=("Reboot host beta", "Please bounce host beta"))\n'
+        'def reboot(host: str) -> str:\n    """Reboot a host."""\n    return host\n\n'
+        '@tool(examples=("How is host alpha doing?",))\n'
+        'def host_status(host: str) -> str:\n    """How a host is doing."""\n    return host\n'
+    )
+    agents = {
+        "desk": {"tools": ["reboot", "host_status"]},
+        "plain": {"tools": ["host_status"]},
+        "unrouted": {"tools": ["reboot"], "routing": False},
+    }
+    config = configured(tmp_path, tools={"python": {"hosts": {"module": str(module)}}}, agents=agents)
+    (told,) = await check_tools(config, ENVIRON, Refusals())
+    assert told.startswith(
+        "agents.desk.tools: 2 examples of reboot, which waits for a person, have 'beta', and no other"
+    )
