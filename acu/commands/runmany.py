@@ -47,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser, statuses: Sequence[str]) -> Non
 
 def by_status(args: argparse.Namespace) -> bool:
     """Whether runs are picked by their status. Ends the command, with its usage, where that is not clear."""
-    named = bool(args.id)
+    named = args.id not in (None, [])
     if named == (args.status is not None):
         args.misused("name runs by ID or by --status" + (", not both" if named else ""))
     if named and (args.agent is not None or args.yes):

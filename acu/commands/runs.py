@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -57,9 +58,9 @@ STEERING = {
 }
 
 MANY = """\
-{text}: each that is named, or with --status all that are so, after a question (--yes: without); not one that is so no longer when
-its turn comes. Says what came of each run, and of how many; exit code 1 if it could not be done for all. --json: `data`,
-`failed`, and `not_tried`, which has those behind where it broke off.
+{text}: each that is named (none, where one of them is not there), or with --status all that are so, after a question (--yes:
+without); not one that is so no longer when its turn comes. Says what came of each run, and of how many; exit code 1 if it could
+not be done for all. --json: `data`, `failed`, and `not_tried`, which has those behind where it broke off.
 """
 ANSWER = """\
 {text}. With --status waiting: all calls that wait, of all runs (--agent NAME: of the agent's), after a question that shows them
@@ -69,6 +70,10 @@ ANSWERS = {
     "approve": "allow a call that waits for a person",
     "deny": "do not allow a call that waits for a person",
 }
+
+
+class NoSuchRun(AcuError):
+    """No run is meant, or more than one."""
 
 
 def add_arguments(subparsers: Any) -> None:
@@ -170,7 +175,7 @@ def _many(client: Client, args: argparse.Namespace) -> int:
         return told, _line(told)
 
     if args.id:
-        ids = list(dict.fromkeys(found(client, each) for each in args.id))
+        ids = _all_found(client, args.id)
         if len(args.id) == 1:
             told, line = act(runmany.Meant(ids[0]))
             out(json.dumps(told, indent=2) if args.json else line)
@@ -204,9 +209,18 @@ def _call_line(call: dict[str, Any]) -> str:
 def _answered(client: Client, path: str, args: argparse.Namespace) -> None:
     """Give a person's word, and tell for which call."""
     account = client.get(path)
-    call = args.call or waiting_call(account)
+    call = waiting_call(account) if args.call is None else _a_call(args.call)
     wanted = next((each for each in runmany.calls(account) if each.get("id") == call), {"id": call})
     _told(*_answer(client, path, wanted, args), args)
+
+
+def _a_call(wanted: str) -> str:
+    """The id of a call, as a person named it. Raises AcuError for what can be none."""
+    if not wanted:
+        raise AcuError("the call's id is empty")
+    if wanted == LAST or wanted.startswith(("run_", "resp_")):
+        raise AcuError(f"{wanted[:64]!r} is a run's id: one run is named, or with --status waiting all that wait")
+    return wanted
 
 
 def waiting_call(told: dict[str, Any]) -> str:
@@ -219,11 +233,20 @@ def waiting_call(told: dict[str, Any]) -> str:
     return ids[0]
 
 
+def _all_found(client: Client, every: Sequence[str]) -> list[str]:
+    """The ids of the runs that are meant, each once. Raises as `found` does."""
+    try:
+        return list(dict.fromkeys(found(client, each) for each in every))
+    except NoSuchRun as error:
+        raise AcuError(f"{error}" + ("; nothing was done" if len(every) > 1 else "")) from error
+
+
 def found(client: Client, wanted: str) -> str:
-    """The id of the run that is meant. Raises AcuError where there is none, or more than one."""
-    begin = (
-        "" if wanted == LAST else f"run_{wanted.removeprefix('resp_').removeprefix('run_')}"
-    )  # a response is one, too
+    """The id of the run that is meant. Raises NoSuchRun where there is none, or more than one."""
+    named = wanted.removeprefix("resp_").removeprefix("run_")  # a response is one, too
+    if not named:
+        raise NoSuchRun(f"{wanted!r} names no run: `acu runs list` shows them")
+    begin = "" if wanted == LAST else f"run_{named}"
     if _WHOLE_ID.fullmatch(begin):
         return begin
     if begin and not _BEGINNING.fullmatch(begin):
@@ -236,17 +259,17 @@ def found(client: Client, wanted: str) -> str:
     except (LookupError, TypeError) as error:
         raise UnknownAnswer(RUNS_PATH) from error
     if wanted == LAST and not ids:
-        raise AcuError("there is no run yet")
+        raise NoSuchRun("there is no run yet")
     ids = ids[:1] if wanted == LAST else [each for each in ids if each.startswith(begin)]
     if not ids:
         raise _none(wanted)
     if len(ids) > 1:
-        raise AcuError(f"more than one run's id begins with {wanted!r}: {', '.join(ids)}, ...")
+        raise NoSuchRun(f"more than one run's id begins with {wanted!r}: {', '.join(ids)}, ...")
     return ids[0]
 
 
-def _none(wanted: str) -> AcuError:
-    return AcuError(f"no run's id begins with {wanted[:64]!r}: `acu runs list` shows them")
+def _none(wanted: str) -> NoSuchRun:
+    return NoSuchRun(f"no run's id begins with {wanted[:64]!r}: `acu runs list` shows them")
 
 
 def _list(client: Client, args: argparse.Namespace) -> int:

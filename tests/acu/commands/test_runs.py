@@ -104,9 +104,9 @@ def test_runs_that_are_over_are_listed_shown_followed_and_removed(running: Runni
 
     over = runs("cancel", sum_)
     assert (over.returncode, over.stderr) == (1, f"acu: The run {sum_} is over: completed. Begin another.\n")
-    ambiguous = runs("show", "run_")
+    ambiguous = runs("show", sum_[:6])
     assert ambiguous.returncode == 1
-    assert "more than one run's id begins with 'run_'" in ambiguous.stderr
+    assert f"more than one run's id begins with '{sum_[:6]}'" in ambiguous.stderr
     unknown = runs("show", "zzz")
     assert (unknown.returncode, unknown.stderr) == (
         1,

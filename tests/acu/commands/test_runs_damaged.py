@@ -48,3 +48,10 @@ async def test_a_run_that_is_damaged_or_is_none_is_told_by_name(tmp_path: Path) 
 def test_what_no_id_begins_with_is_not_asked_for(wanted: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", "show", wanted, "--socket", "/nowhere"]) == 1
     assert capsys.readouterr().err == f"acu: no run's id begins with {wanted[:64]!r}: `acu runs list` shows them\n"
+
+
+@pytest.mark.parametrize("wanted", ["", "run_", "resp_"])
+@pytest.mark.parametrize("action", ["show", "rm", "cancel", "approve"])
+def test_what_is_empty_means_no_run(action: str, wanted: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", action, wanted, "--socket", "/nowhere"]) == 1
+    assert capsys.readouterr().err == f"acu: {wanted!r} names no run: `acu runs list` shows them\n"

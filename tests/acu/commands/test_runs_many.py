@@ -219,7 +219,23 @@ def test_several_that_are_named_are_each_told_and_one_that_is_over_stops_no_othe
     assert done.stderr == f"acu: The run {second} is over: completed. Begin another.\n"
     unknown = runs("rm", first, "zzz")
     assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert unknown.stderr == "acu: no run's id begins with 'zzz': `acu runs list` shows them; nothing was done\n"
     assert first in runs.ids(), "nothing is done where an id is wrong"
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ("", "the call's id is empty"),
+        ("run_1", "'run_1' is a run's id: one run is named, or with --status waiting all that wait"),
+        ("last", "'last' is a run's id: one run is named, or with --status waiting all that wait"),
+    ],
+)
+def test_what_is_no_call_is_not_answered(running: RunningDaemon, runs: Commands, call: str, told: str) -> None:
+    (run,) = wait_for_a_person(running, "ops", 1)
+    done = runs("approve", run, call)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"acu: {told}\n")
+    assert state(runs, run)["status"] == "waiting"
 
 
 @pytest.mark.parametrize(
@@ -231,6 +247,8 @@ def test_several_that_are_named_are_each_told_and_one_that_is_over_stops_no_othe
         (("rm", "--status", "running"), "invalid choice: 'running'"),
         (("deny", "--status", "running"), "invalid choice: 'running'"),
         (("approve",), "name runs by ID or by --status"),
+        (("approve", "", "--status", "waiting"), "name runs by ID or by --status, not both"),
+        (("cancel", "", "--status", "waiting"), "name runs by ID or by --status, not both"),
     ],
 )
 def test_it_is_clear_which_runs_are_meant_or_nothing_is_done(
