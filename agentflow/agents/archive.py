@@ -180,9 +180,12 @@ class Archive:
 
 def _decoded(run_id: str, stored: bytes) -> RunRecord:
     try:
-        return msgspec.json.decode(stored, type=RunRecord)
+        record = msgspec.json.decode(stored, type=RunRecord)
     except msgspec.DecodeError as error:
         raise DataDamaged(f"the record of {run_id!r} cannot be read: restore it from a backup.") from error
+    if record.id != run_id:
+        raise DataDamaged(f"the record of {run_id!r} is that of {record.id!r}: restore it from a backup.")
+    return record
 
 
 def _readable(run_id: str, stored: bytes) -> RunRecord | None:

@@ -93,9 +93,12 @@ class ResponseStore:
         if found is None:
             return None
         try:
-            return msgspec.json.decode(found.value, type=ResponseRecord)
+            record = msgspec.json.decode(found.value, type=ResponseRecord)
         except msgspec.DecodeError as error:
             raise DataDamaged(f"the record of {response_id!r} cannot be read: restore it from a backup.") from error
+        if record.id != response_id:
+            raise DataDamaged(f"the record of {response_id!r} is that of {record.id!r}: restore it from a backup.")
+        return record
 
     async def events(self, tenant: str, record: ResponseRecord) -> list[tuple[int, Event]]:
         """The log of its run; empty if there is none."""

@@ -61,12 +61,12 @@ async def test_a_response_that_is_damaged_says_so_and_can_be_deleted_and_its_con
         state = (await served.service.agents.archive()).state
         place = {"model": "agent/desk", "conversation": (await web.post("/v1/conversations", json={})).json()["id"]}
         items = f"/v1/conversations/{place['conversation']}/items"
-        for record in (False, True):
+        for record in (b"", b"{", b'{"id": "", "model": "m", "input": []}'):
             bad = (await web.post(RESPONSES, json={"input": "hello", **place})).json()["id"]
             await served.service.agents.drain()
             await spoil_log(state, bad.replace("resp_", "run_"))
             if record:
-                await state.put("alice", "response", bad, b"{")
+                await state.put("alice", "response", bad, record)
             for path in ("", "?stream=true"):
                 damaged(await web.get(f"{RESPONSES}/{bad}{path}"), f"response '{bad}'")
             after = {"model": "agent/desk", "input": "go on", "previous_response_id": bad}
