@@ -6,8 +6,9 @@ model reasons with all of them. `aggregate`: results of tools are there, and the
 
 **Scores.** Two witnesses speak for each tool, and for the card of what needs none (routing/direct.py): lexical evidence
 (routing/lexical.py), and the likeness of the turn's vector to the card's texts, times the trust in the embedder for the turn's
-script (routing/semantic.py). Each is divided by its scale and they are added, as logarithms of odds are; what needs no tool
-starts with `direct_prior`. The scores are the softmax of the sums: from 0 to 1, and 1 together.
+script (routing/semantic.py). A turn that is an example of a tool, with another name in it, is no less like it than any card:
+a small encoder sees the name above all. Each is divided by its scale and they are added, as logarithms of odds are; what needs no
+tool starts with `direct_prior`. The scores are the softmax of the sums: from 0 to 1, and 1 together.
 
 **Earlier turns.** A short follow-up that says nothing of a tool by itself ("and in Rome?"), where no call is known that it could
 be of, is read together with the user's last turn before it that is none, as one turn. So it is where a client's history has
@@ -122,7 +123,7 @@ class Router:
     """Tools' cards, ready to be compared with turns. Frozen: `with_vectors` makes another."""
 
     def __init__(self, cards: Sequence[ToolCard], thresholds: Thresholds | None = None) -> None:
-        """Names of cards are different and not empty. Takes about a millisecond a tool, as `with_vectors` does."""
+        """Names of cards are different and not empty. Takes a millisecond or two a tool, as `with_vectors` does."""
         self._cards = (*cards, DIRECT)
         self._thresholds = thresholds or Thresholds()
         # The examples of what needs no tool are of any subject: their words say nothing, and only their vectors count.
@@ -261,12 +262,15 @@ class Router:
         if self._semantic is not None and vector is not None:
             trust = self._semantic.trust[script_of(text)]
             nearest = self._semantic.nearest(vector) if trust else {}
+        most = max((likeness for likeness, _ in nearest.values()), default=0.0)
         sums = []
         for number, card in enumerate(self._cards):
             words = matches.get(number, _NOTHING).evidence / bounds.evidence_scale
             if card is DIRECT:
                 words = words * bounds.direct_weight + bounds.direct_prior
             likeness = nearest[number][0] if number in nearest else 0.0
+            if matches.get(number, _NOTHING).framed:
+                likeness = most
             sums.append(words + trust * likeness / bounds.cosine_scale)
         highest = max(sums)
         shares = [math.exp(each - highest) for each in sums]

@@ -1,8 +1,8 @@
 """Frames: examples with another name in the place of theirs.
 
 An operator writes "billing 是谁负责的？" for all questions of that form. A turn with the same units at its beginning and its end
-has the example's frame, and what stands between is what it asks about: "ledger 是谁负责的". This counts where the frame asks as
-people ask anything (是谁, "who is"): such words alone want no tool, and with the rest of the example they want this one.
+has the example's frame, and what stands between is what it asks about: "ledger 是谁负责的". Which frames count is said in
+routing/lexical.py.
 
 What stands between is shorter than the frame, and in the example it is nothing that speaks for the card: "Who is the owner of
 ledger?" is another question than "Who is the author of ledger?". Pure.
@@ -12,8 +12,9 @@ ledger?" is another question than "Who is the author of ledger?". Pure.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,14 @@ class Frames:
             and not any(example.telling[head : len(example.units) - tail])
         }
         return sorted(frames, key=lambda frame: (-frame.head - frame.tail, frame.card, frame.head))
+
+
+def gaps(texts: Sequence[Sequence[str]]) -> Iterator[Sequence[str]]:
+    """The units in which texts differ from one another that have one frame: names, most likely."""
+    for one, other in combinations(texts, 2):
+        head, tail = _shared(one, other)
+        if max(len(one), len(other)) < 2 * (head + tail):
+            yield from (text[head : len(text) - tail] for text in (one, other))
 
 
 def _shared(one: Sequence[str], other: Sequence[str]) -> tuple[int, int]:

@@ -13,9 +13,16 @@ Zamora, 1984). A letter more at the end is another form of the word, and no slip
 A term's cards are all those whose examples have it, be it once: a city in the examples of three tools says little, also where
 only one of them has it twice. Nor does it say more where it opens a turn (北京现在几点).
 
+A turn may have the frame of an example (routing/frames.py), with another name in its place: it counts as an alias does, and what
+stands in the place speaks for no card, unless one is called so. "How is host beta doing?" has the frame of "How is host alpha
+doing?", and is not taken for the tool whose examples reboot beta. Not every frame counts: "Is it safe in Paris?" has that of "Is
+it wet in Paris?". One does that asks as people ask anything, that has a word or an alias of its card, or whose place has a name
+that an example has beside the same term (host beta). And what varies among a card's own examples
+(Reboot host beta, Reboot host gamma) speaks for it no more than what one of them says.
+
 A card with openers says how people ask for anything (routing/direct.py). What of it stands in another card's examples speaks for
-that card too; and for that card alone where the turn has more of it, or the frame of an example (routing/frames.py): a tool whose
-example is "Who is the owner of search?" is not beaten by "who is".
+that card too; and for that card alone where the turn has more of it, or the frame of an example: a tool whose example is "Who is
+the owner of search?" is not beaten by "who is".
 
 What opens the turn, behind courtesies, is what is asked for ("remember that I have 900 euros", "write a poem about rain"): it
 counts more than what stands behind it.
@@ -25,15 +32,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from msgspec import structs
 
 from agentflow.routing.cards import ToolCard
-from agentflow.routing.frames import Example, Frames
-from agentflow.routing.terms import STOP_PHRASES, SUM, has_sum, is_character, opening_of, spoken, term_at, terms, units
+from agentflow.routing.frames import Example, Frames, gaps
+from agentflow.routing.terms import (
+    STOP_PHRASES,
+    SUM,
+    has_sum,
+    is_character,
+    opening_of,
+    spoken,
+    term_at,
+    terms,
+    units,
+)
 
 K1 = 1.2  # BM25's usual saturation (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009)
 # A whole name and an alias are chosen to say what the tool is. An example also has places, days and people in it, so that what
@@ -49,16 +66,21 @@ OPENING = 1.5  # this, the weights above and that of a typo were set by hand and
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What speaks for one card: the sum, in which a term that is an alias of this card alone counts about 0.7; and why."""
+    """What speaks for one card: the sum, in which a term that is an alias of this card alone counts about 0.7; and why.
+
+    `framed`: the text is one of the card's examples, with another name in it.
+    """
 
     evidence: float = 0.0
     terms: tuple[str, ...] = ()
+    framed: bool = False
 
 
 @dataclass(slots=True)
 class _Tally:
     evidence: float = 0.0
     terms: list[tuple[float, str]] = field(default_factory=list)
+    framed: bool = False
 
 
 class LexicalIndex:
@@ -80,18 +102,21 @@ class LexicalIndex:
         self._general = {number for number, card in enumerate(cards) if card.openers}
         self._asking = set[str]().union(*(own[number] for number in self._general))
         self._asking_phrases = {tuple(units(alias)) for number in self._general for alias in cards[number].aliases}
-        asking: list[Example] = []
+        framed: list[Example] = []
         for number, card in enumerate(cards):
             shared: dict[str, float] = defaultdict(float)
             for said in map(units, card.examples):
-                ways = self._ways_of_asking(said)
-                for term in ways:
+                for term in self._ways_of_asking(said):
                     shared[term] += EXAMPLE
-                if ways and number not in self._general:
-                    asking.append(Example(number, said, self._telling(said, own[number])))
+                if number not in self._general:
+                    framed.append(Example(number, said, self._telling(said, own[number])))
             for term, frequency in shared.items():
                 frequencies[term].setdefault(number, frequency)
-        self._frames = Frames(asking)
+        self._frames = Frames(framed)
+        self._own = own
+        self._beside = {
+            edge for each in framed for at in range(len(each.units)) for edge in _edges(each.units, at, at + 1)
+        }
         rarest = _idf(1, len(cards))
         self._postings = {
             term: [
@@ -110,7 +135,10 @@ class LexicalIndex:
         """The cards, by number, that something in the text speaks for."""
         tallies: dict[int, _Tally] = defaultdict(_Tally)
         known = self._known(text)
-        taken = self._framed(units(text), tallies) | self._shared_in(known)
+        taken, names = self._framed(units(text), tallies)
+        for name in names:
+            known.pop(name, None)
+        taken |= self._shared_in(known)
         for term, trust in known.items():
             for number, weight in self._postings[term]:
                 if number in self._general and term in taken:
@@ -118,7 +146,7 @@ class LexicalIndex:
                 tallies[number].evidence += weight * trust
                 tallies[number].terms.append((weight, term))
         return {
-            number: Match(tally.evidence, tuple(term for _, term in sorted(tally.terms, reverse=True)))
+            number: Match(tally.evidence, tuple(term for _, term in sorted(tally.terms, reverse=True)), tally.framed)
             for number, tally in tallies.items()
         }
 
@@ -131,8 +159,9 @@ class LexicalIndex:
             for term in terms(text):
                 result[term] += weight
         said = Counter(term for example in card.examples for term in terms(example))
+        names = {term for gap in gaps([*map(units, card.examples)]) for term in _terms_of(gap)}
         for term, examples in said.items():
-            if term in result or examples > 1:
+            if term in result or (examples > 1 and term not in names):
                 result[term] += EXAMPLE * examples
         for alias in (spoken(card.name), *card.aliases):
             if phrase := tuple(units(alias)):
@@ -165,25 +194,34 @@ class LexicalIndex:
                     telling[at : at + size] = [True] * size
         return telling
 
-    def _framed(self, found: list[str], tallies: dict[int, _Tally]) -> set[str]:
-        """The ways of asking within frames (routing/frames.py); the longest frame of each card counts for it as an alias does."""
+    def _framed(self, found: list[str], tallies: dict[int, _Tally]) -> tuple[set[str], set[str]]:
+        """The ways of asking within frames (routing/frames.py), and the names in their places, which say nothing.
+
+        The longest frame of each card counts for it as an alias does.
+        """
         taken: set[str] = set()
-        framed: set[int] = set()
+        names: set[str] = set()
         opening = opening_of(found)
         for frame in self._frames.of(found):
             end = len(found) - frame.tail
             left = [at < frame.head or at >= end for at in range(len(found))]
             phrases = self._phrases_in(found, opening, left).keys()
             asked = phrases & self._asking
-            words = (at for at in range(len(found)) if all(left[at : at + 1 + is_character(found[at])]))
-            others = phrases - asked or any(term_at(found, at) for at in words)
-            if asked and others and frame.card not in framed:
-                framed.add(frame.card)
+            words = (term_at(found, at) for at in range(len(found)) if all(left[at : at + 1 + is_character(found[at])]))
+            others = (phrases - asked).union(word for word in words if word is not None)
+            telling = asked or others & self._own[frame.card] or self._has_name(found, frame.head, end)
+            if others and telling and not tallies[frame.card].framed:
+                tallies[frame.card].framed = True
                 taken |= asked
+                names |= _terms_of(found[frame.head : end])
                 shown = f"{_whole(tuple(found[: frame.head]))} ... {_whole(tuple(found[end:]))}".strip()
                 tallies[frame.card].evidence += ALIAS / (ALIAS + K1)
                 tallies[frame.card].terms.append((ALIAS / (ALIAS + K1), shown))
-        return taken
+        return taken, names - self._chosen
+
+    def _has_name(self, found: Sequence[str], head: int, end: int) -> bool:
+        """Whether what stands in a place begins or ends as in an example, beside the same term."""
+        return head < end and any(edge in self._beside for edge in _edges(found, head, end))
 
     def _shared_in(self, known: dict[str, float]) -> set[str]:
         """The ways of asking in a text that a card's examples have too, where the text has more of that card's."""
@@ -239,6 +277,19 @@ def _whole(phrase: tuple[str, ...]) -> str:
 def _opening(phrase: tuple[str, ...]) -> str:
     """An opener as a term, which no text has elsewhere."""
     return f"{_whole(phrase)} ..."
+
+
+def _edges(found: Sequence[str], head: int, end: int) -> Iterator[tuple[str, ...]]:
+    """The term right before a place of a text with the first unit there, and the last with the term right behind."""
+    start = head - 2 if head > 1 and is_character(found[head - 1]) else head - 1
+    if start >= 0 and (term := term_at(found[:head], start)) is not None:
+        yield term, found[head], ""
+    if end < len(found) and (term := term_at(found, end)) is not None:
+        yield "", found[end - 1], term
+
+
+def _terms_of(found: Sequence[str]) -> set[str]:
+    return {term for at in range(len(found)) if (term := term_at(found, at)) is not None}
 
 
 def _raise_to(known: dict[str, float], term: str, weight: float) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from agentflow.routing.cards import ToolCard
+from agentflow.routing.frames import gaps
 from agentflow.routing.terms import spoken, terms, units
 
 LEAST = 2  # examples: what one alone has is not counted
@@ -42,12 +43,12 @@ def lone_words(cards: Sequence[ToolCard], asked: Collection[str]) -> list[LoneWo
     found: list[LoneWord] = []
     for card in cards:
         if card.name in asked:
-            chosen = _chosen(card)
+            known = _chosen(card).union(*gaps([*map(units, card.examples)]))  # what varies among them is not counted
             counts = Counter(term for example in card.examples for term in terms(example))
             found += [
                 LoneWord(card.name, term, count)
                 for term, count in sorted(counts.items())
-                if count >= LEAST and having[term] == 1 and term not in chosen and term in _words(card)
+                if count >= LEAST and having[term] == 1 and term not in known and term in _words(card)
             ]
     return found
 

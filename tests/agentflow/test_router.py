@@ -254,6 +254,28 @@ def test_a_city_that_other_tools_examples_have_does_not_hide_the_tool_that_is_as
     assert (decision.route, decision.tool) == ("extract", "city_time")
 
 
+@pytest.mark.parametrize("text", ["How is host beta doing?", "主机 beta 现在怎么样？"])
+@pytest.mark.parametrize(
+    "described", [("Reboot a host.", "How a host is doing."), ("Restart a machine.", "Its state."), ("", "")]
+)
+def test_a_name_from_the_examples_of_a_tool_that_does_harm_is_not_taken_for_it(
+    text: str, described: tuple[str, str]
+) -> None:
+    harm = ("Reboot host beta", "Please restart host beta", "重启主机 beta", "请重启 beta 主机")
+    reboot = ToolCard(name="reboot", description=described[0], examples=harm)
+    asked = ("How is host alpha doing?", "主机 alpha 现在怎么样？")
+    status = ToolCard(name="host_status", description=described[1], examples=asked)
+    router = Router([reboot, status])
+    decision = decide(router, text)
+    assert (decision.route, decision.tool) == ("extract", "host_status")
+    harmful = decide(router, "Reboot host alpha")
+    assert (harmful.route, harmful.tool) == ("extract", "reboot")
+    # An encoder that sees the name alone.
+    rows = np.stack([toward(text.card) for text in card_texts((reboot, status, DIRECT))])
+    decision = router.with_vectors(rows).decide(Turn(text=text), toward(0))
+    assert (decision.route, decision.tool) == ("extract", "host_status")
+
+
 def test_without_tools_every_turn_is_answered() -> None:
     router = Router([])
     seeing = router.with_vectors(np.eye(len(router.texts()), dtype=np.float32))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentflow.routing.frames import Example, Frame, Frames
+from agentflow.routing.frames import Example, Frame, Frames, gaps
 from agentflow.routing.terms import units
 
 OWNER = units("Who is the owner of search?")
@@ -64,3 +64,12 @@ def test_what_speaks_for_the_card_is_no_name_and_stays_in_the_frame() -> None:
 def test_the_longest_frames_come_first_and_each_once() -> None:
     found = frames(units("a b c d x"), units("a b c d e x"), units("a b c d y")).of(units("a b c d e z"))
     assert found == [Frame(1, 5, 0), Frame(0, 4, 0), Frame(2, 4, 0)]
+
+
+def test_what_texts_of_one_frame_differ_in_is_given_of_each() -> None:
+    texts = [
+        units(text)
+        for text in ("Reboot host beta", "Reboot host gamma", "Please reboot", "重启主机 beta 吧", "重启主机吧")
+    ]
+    assert list(gaps(texts)) == [["beta"], ["gamma"], ["beta"], []]
+    assert list(gaps(texts[:1])) == list(gaps([])) == []

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from agentflow.routing.cards import ToolCard
 from agentflow.routing.lexical import LexicalIndex, Match
@@ -145,6 +146,81 @@ def test_a_way_of_asking_alone_makes_no_frame(example: str, text: str) -> None:
     direct = ToolCard(name="", aliases=("是谁",), openers=("who is", "谁"))
     owner = ToolCard(name="owner", description="Pilots", examples=(example,))
     assert 1 in LexicalIndex([owner, direct]).match(text)
+
+
+REBOOT = ToolCard(
+    name="reboot", examples=("Reboot host beta", "Please restart host beta", "请重启 beta 主机", "重启主机 beta")
+)
+
+
+@pytest.mark.parametrize(
+    ("example", "text", "frame"),
+    [
+        ("How is host alpha doing?", "How is host beta doing?", "how is host ... doing"),
+        ("主机 alpha 还好吗？", "主机 beta 还好吗", "主机 ... 还好吗"),
+        ("Is alpha host well?", "Is beta host well?", "is ... host well"),
+    ],
+)
+@pytest.mark.parametrize("description", ["", "Host. 主机"])
+def test_the_frame_of_an_example_counts_and_the_name_in_its_place_speaks_for_no_other_tool(
+    example: str, text: str, frame: str, description: str
+) -> None:
+    reboot = structs.replace(REBOOT, examples=(*REBOOT.examples, "Reboot beta host", "Restart beta host"))
+    cards = [reboot, ToolCard(name="state", description=description, examples=(example,))]
+    found = LexicalIndex(cards).match(text)
+    assert found[1].framed
+    assert found[1].terms[0] == frame
+    assert found[1].evidence >= 3 / 4.2
+    assert not found[0].framed
+    assert "beta" not in found[0].terms
+    assert "beta" in LexicalIndex([reboot, ToolCard(name="state")]).match(text)[0].terms
+
+
+@pytest.mark.parametrize(
+    ("text", "description", "counts"),
+    [
+        ("Is it safe in sunny Paris?", "", False),
+        ("Is it so in sunny Paris?", "", False),  # "it so" says nothing: it may be followed by anything
+        ("Is it safe in sunny Paris?", "Of Paris", True),
+        ("Is it safe in sunny Paris?", "Wet, of Paris", False),  # what the example is about is no name
+        ("Is it wet in sunny Rome?", "", False),
+        ("Is it wet in rainy Rome?", "", True),  # as in "rainy Rome"
+        ("Is it wet in sunny Rome?", "Of the sun", False),
+    ],
+)
+def test_a_frame_counts_where_its_card_is_called_so_or_an_example_has_the_name_in_such_a_place(
+    text: str, description: str, counts: bool
+) -> None:
+    examples = ("Is it wet in sunny Paris?", "Is it wet in rainy Pisa?")
+    weather = ToolCard(name="weather", description=description, examples=examples)
+    other = ToolCard(name="other", examples=("to rainy Rome by train", "is it so?"))
+    assert any(match.framed for match in LexicalIndex([weather, other]).match(text).values()) == counts
+
+
+def test_what_leaves_the_name_out_and_what_is_asked_of_anything_is_framed_by_no_name() -> None:
+    state = ToolCard(name="state", examples=("Is it on host alpha?", "to host"))
+    general = ToolCard(name="", examples=("Is it on host beta now?",), openers=("is it",))
+    found = LexicalIndex([state, general])
+    assert not any(match.framed for match in LexicalIndex([state]).match("Is it on host?").values())
+    assert {number for number, match in found.match("is it on host beta").items() if match.framed} == {0}
+
+
+def test_a_word_in_the_place_of_a_name_by_which_a_tool_is_called_speaks_for_it() -> None:
+    cards = [
+        ToolCard(name="state", description="Host", examples=("How is host alpha doing?",)),
+        ToolCard(name="reboot"),
+    ]
+    found = LexicalIndex(cards).match("How is host reboot doing?")
+    assert found[0].framed
+    assert found[1].terms == ("reboot",)
+
+
+def test_what_varies_among_a_cards_examples_says_no_more_than_what_one_example_says() -> None:
+    twice = ("Reboot host beta", "Bounce beta")
+    assert LexicalIndex([ToolCard(name="do", examples=twice)]).match("beta")[0].terms == ("beta",)
+    assert LexicalIndex([ToolCard(name="do", examples=(*twice, "Reboot host gamma"))]).match("beta") == {}
+    called = ToolCard(name="beta", examples=(*twice, "Reboot host gamma"))
+    assert LexicalIndex([called]).match("beta")[0].terms == ("beta",)
 
 
 def test_a_place_in_the_examples_of_many_cards_says_less_though_only_one_has_it_twice() -> None:

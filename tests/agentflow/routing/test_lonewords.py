@@ -33,6 +33,7 @@ def test_a_name_that_several_examples_of_one_tool_alone_have_is_told_of() -> Non
     [
         ("Reboot host beta", "Please bounce host gamma"),  # each in one alone
         ("Reboot host beta, beta I say",),
+        ("Reboot host beta", "Bounce beta", "Reboot host gamma"),  # what varies speaks for nothing
         ("重启北京的主机", "北京的机器要重启"),  # no words with spaces between them
         ("Reboot it to 50 * 2", "Reboot 50 * 2"),
     ],
