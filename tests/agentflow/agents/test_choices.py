@@ -9,7 +9,8 @@ import pytest
 from agentflow.agents.choices import has_value
 
 CURRENCY = {"type": "string", "enum": ["EUR", "USD"]}
-NAMED = {"oneOf": [{"const": "EUR", "title": "欧元"}, {"const": "USD", "title": "dollar"}]}
+TITLES = {"欧元": "EUR", "euro": "EUR", "dollar": "USD"}
+NAMED = {"anyOf": [{"const": value, "title": title} for title, value in TITLES.items()]}
 
 
 def has(field: dict[str, Any], *said: str, name: str = "it", root: dict[str, Any] | None = None) -> bool:
@@ -24,6 +25,9 @@ def has(field: dict[str, Any], *said: str, name: str = "it", root: dict[str, Any
         (CURRENCY, "in ＥＵＲ"),  # noqa: RUF001 - as a Chinese keyboard writes it
         (NAMED, "多少欧元"),
         (NAMED, "how many dollars is that"),
+        (NAMED, "how many euros is that"),
+        ({**NAMED, "enum": ["EUR", "USD"]}, "how many euros is that"),  # of a Literal in Python
+        ({"oneOf": NAMED["anyOf"]}, "多少欧元"),
         ({"const": "urgent"}, "It is urgent!"),
         ({"enum": ["next_day", "secondClass"]}, "with next-day delivery"),
         ({"enum": ["next_day", "secondClass"]}, "Send it second class"),
