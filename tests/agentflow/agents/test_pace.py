@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -60,25 +60,28 @@ class Model:
             self.closed = True
 
 
-async def test_the_first_words_go_through_at_once() -> None:
-    model = Model()
-    async with aclosing(paced(model.deltas(), LONG_S)) as pieces:
-        first = asyncio.ensure_future(anext(pieces))
-        await asyncio.sleep(0)
+async def waiting(pieces: AsyncGenerator[Delta, None]) -> asyncio.Future[Delta]:
+    """Somebody who waits for the next piece."""
+    reader = asyncio.ensure_future(anext(pieces))
+    await asyncio.sleep(0)
+    return reader
+
+
+@asynccontextmanager
+async def begun(model: Model, interval_s: float = LONG_S) -> AsyncIterator[AsyncGenerator[Delta, None]]:
+    """The pieces behind the first words."""
+    async with aclosing(paced(model.deltas(), interval_s)) as pieces:
+        first = await waiting(pieces)
         await model.say("I")
-        assert (await first).text == "I"
+        assert (await first).text == "I", "the first words go through at once"
+        yield pieces
 
 
 @pytest.mark.parametrize("end", ["}", ' "x"}}\n', "]", "f(x)", "</tool_call>", "<|eom_id|>"])
 async def test_what_may_end_a_call_goes_through_at_once_with_what_was_held(end: str) -> None:
     model = Model()
-    async with aclosing(paced(model.deltas(), LONG_S)) as pieces:
-        first = asyncio.ensure_future(anext(pieces))
-        await asyncio.sleep(0)
-        await model.say("I")
-        await first
-        second = asyncio.ensure_future(anext(pieces))
-        await asyncio.sleep(0)
+    async with begun(model) as pieces:
+        second = await waiting(pieces)
         await model.say("b", "c")
         assert not second.done()
         await model.say(end)
@@ -88,13 +91,8 @@ async def test_what_may_end_a_call_goes_through_at_once_with_what_was_held(end: 
 
 async def test_the_end_goes_through_at_once_with_what_was_held() -> None:
     model = Model()
-    async with aclosing(paced(model.deltas(), LONG_S)) as pieces:
-        first = asyncio.ensure_future(anext(pieces))
-        await asyncio.sleep(0)
-        await model.say("I")
-        await first
-        second = asyncio.ensure_future(anext(pieces))
-        await asyncio.sleep(0)
+    async with begun(model) as pieces:
+        second = await waiting(pieces)
         await model.say("b", "", finish="length")
         piece = await second
         assert (piece.text, list(piece.token_ids), piece.finish_reason) == ("b", [2, 3], "length")
@@ -104,28 +102,19 @@ async def test_the_end_goes_through_at_once_with_what_was_held() -> None:
 
 async def test_what_was_held_goes_on_by_itself_once_the_interval_is_over() -> None:
     model = Model()
-    async with aclosing(paced(model.deltas(), 0.005)) as pieces:
-        first = asyncio.ensure_future(anext(pieces))
-        await asyncio.sleep(0)
-        await model.say("I")
-        await first
+    async with begun(model, 0.005) as pieces:
         await model.say("b")  # and then nothing
         assert (await asyncio.wait_for(anext(pieces), 30)).text == "b"
 
 
 async def test_a_piece_that_went_at_once_leaves_no_timer_behind() -> None:
     model = Model()
-    async with aclosing(paced(model.deltas(), 0.02)) as pieces:
-        first = asyncio.ensure_future(anext(pieces))
-        await asyncio.sleep(0)
-        await model.say("I")
-        await first
-        second = asyncio.ensure_future(anext(pieces))
-        await asyncio.sleep(0)
+    async with begun(model, 0.02) as pieces:
+        second = await waiting(pieces)
         await model.say("b")
         await model.say("}")
         assert (await second).text == "b}"
-        third = asyncio.ensure_future(anext(pieces))
+        third = await waiting(pieces)
         await asyncio.sleep(0.05)  # past the moment for which the timer was set
         await model.say("c")
         assert (await third).text == "c"
@@ -133,11 +122,7 @@ async def test_a_piece_that_went_at_once_leaves_no_timer_behind() -> None:
 
 async def test_what_a_slow_reader_left_is_one_piece() -> None:
     model = Model()
-    async with aclosing(paced(model.deltas(), 0.0)) as pieces:
-        first = asyncio.ensure_future(anext(pieces))
-        await asyncio.sleep(0)
-        await model.say("I")
-        await first
+    async with begun(model, 0.0) as pieces:
         await model.say("b", "c", "d")
         assert (await anext(pieces)).text == "bcd"
 
@@ -145,11 +130,10 @@ async def test_what_a_slow_reader_left_is_one_piece() -> None:
 async def test_the_end_does_not_wait_until_the_engine_has_closed() -> None:
     model = Model()
     model.may_close.clear()
-    async with aclosing(paced(model.deltas(), LONG_S)) as pieces:
-        first = asyncio.ensure_future(anext(pieces))
-        await asyncio.sleep(0)
-        await model.say("I", finish="stop")
-        assert ((await first).finish_reason, model.closed) == ("stop", False)
+    async with begun(model) as pieces:
+        last = await waiting(pieces)
+        await model.say("b", finish="stop")
+        assert ((await last).finish_reason, model.closed) == ("stop", False)
         model.may_close.set()
     assert model.closed
 
@@ -179,21 +163,16 @@ async def test_who_is_cancelled_twice_still_waits_until_the_engine_has_closed() 
 
 async def test_a_cancellation_of_the_engines_own_is_no_end() -> None:
     model = Model()
-    pieces = paced(model.deltas(), LONG_S)
-    first = asyncio.ensure_future(anext(pieces))
-    await asyncio.sleep(0)
-    await model.fail(asyncio.CancelledError())
-    with pytest.raises(asyncio.CancelledError):
-        await first
+    async with begun(model) as pieces:
+        second = await waiting(pieces)
+        await model.fail(asyncio.CancelledError())
+        with pytest.raises(asyncio.CancelledError):
+            await second
 
 
 async def test_an_error_comes_after_what_was_said_before_it() -> None:
     model = Model()
-    async with aclosing(paced(model.deltas(), LONG_S)) as pieces:
-        first = asyncio.ensure_future(anext(pieces))
-        await asyncio.sleep(0)
-        await model.say("I")
-        await first
+    async with begun(model) as pieces:
         await model.say("b")
         await model.fail(EngineDied("it died"))
         assert (await anext(pieces)).text == "b"
@@ -211,14 +190,9 @@ async def test_an_engine_that_ends_without_a_reason_ends_the_pieces() -> None:
 @pytest.mark.parametrize("failing", [False, True])
 async def test_who_leaves_closes_the_engines_side(failing: bool, caplog: pytest.LogCaptureFixture) -> None:
     model = Model()
-    pieces = paced(model.deltas(), LONG_S)
-    first = asyncio.ensure_future(anext(pieces))
-    await asyncio.sleep(0)
-    await model.say("I")
-    await first
-    if failing:
-        await model.fail(EngineDied("nobody asks"))
-    await pieces.aclose()
+    async with begun(model):
+        if failing:
+            await model.fail(EngineDied("nobody asks"))
     assert model.closed
     assert caplog.records == []
 
