@@ -20,8 +20,9 @@ from agentflow.routing.terms import excerpt, spoken, terms, units
 _FLAG = ("true", "false", "yes", "no")
 _NUMBER = re.compile(
     r"(?<![^\W_\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af])\d"  # and not web01
-    r"|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen|twenty|thirty"
-    r"|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million|dozen|half|once|twice|double)\b"
+    r"|\b(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
+    r"|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundreds?|thousands?|millions?|billions?|dozens?|half|couple|pair"
+    r"|once|twice|double)\b"
     r"|[二三四五六七八九十百千万两半双零]|一(?![下些样起直般定边共切])",
     re.IGNORECASE,
 )
@@ -44,7 +45,9 @@ def has_value(field: dict[str, Any], name: str, root: dict[str, Any], said: Sequ
     names: set[str] = set()
     if "boolean" in types or any(isinstance(value, bool) for value in values):
         words += _FLAG
-        names = names.union(*(terms(spoken(each)) for each in (name, *_titles(field))))
+        called = [spoken(each) for each in (name, *_titles(field))]
+        names = names.union(*map(terms, called))
+        words += [each for each in called if not terms(each)]  # of words that are in every message: `all`, `now`
     counted = types & _NUMBERS or any(
         isinstance(value, int | float) and not isinstance(value, bool) for value in values
     )

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote
 
 from agentflow.schema import IN_PLACE, parts, rebased, resolve
 
+_TO_FIELDS = "#/properties/"
 _OPEN_OTHERWISE = frozenset({"additionalProperties", "unevaluatedProperties", "patternProperties", "dependentSchemas"})
 
 
@@ -29,6 +31,35 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
         if not partial and (place, True) not in found and _is_whole(node):
             node["additionalProperties"] = False
     return copy
+
+
+def without_others(schema: dict[str, Any]) -> dict[str, Any]:
+    """A copy of an object's schema, some of whose fields were taken out: they are not let in again, nor counted on.
+
+    It stays open where the schema describes other fields, or requires one that it does not describe.
+    """
+    copy = {key: value for key, value in schema.items() if key != "minProperties"}
+    others = copy.get("additionalProperties", True)
+    if isinstance(others, bool) and copy["properties"].keys() >= set(copy["required"]):
+        copy["additionalProperties"] = False
+    return copy
+
+
+def referred_fields(schema: dict[str, Any]) -> set[str]:
+    """The fields of an object to which, or into which, references of its schema lead: taken out, they would lead nowhere."""
+    found: set[str] = set()
+    pending: list[Any] = [schema]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            reference = node.get("$ref")
+            if isinstance(reference, str) and reference.startswith(_TO_FIELDS):
+                name = unquote(reference.removeprefix(_TO_FIELDS).partition("/")[0])
+                found.add(name.replace("~1", "/").replace("~0", "~"))
+            pending += node.values()
+        elif isinstance(node, list):
+            pending += node
+    return found
 
 
 def _inner(root: dict[str, Any], node: dict[str, Any], *, partial: bool) -> Iterator[tuple[dict[str, Any], bool]]:

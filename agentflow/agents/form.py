@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from agentflow.agents.choices import has_value
-from agentflow.agents.closing import closed
+from agentflow.agents.closing import closed, referred_fields, without_others
 from agentflow.agents.daywords import days, undated
 from agentflow.agents.userwords import has_chinese, may_be, parted, stretches, whole
 from agentflow.messages import Message, Sampling, Structured, Tool
@@ -192,15 +192,16 @@ def _from_user(schema: dict[str, Any], said: Sequence[str], aliases: Sequence[st
     spoken = _Spoken(said, rest, aliases)
     taken = {name: _taken(field, spoken, required=name in required) for name, field in fields.items()}
     asked = rest if follows_up(said[-1]) else rest[-1:]
+    needed = {*required, *referred_fields(schema)}
     kept = {
-        name: field
+        name: fields[name] if field is None else field
         for name, field in taken.items()
-        if field is not None and (name in required or _may_have(name, schema, asked))
+        if name in needed or (field is not None and _may_have(name, schema, asked))
     }
     if days(said[-1]):
         required += [name for name in kept if name in dated and name not in required]
     left = {**schema, "properties": kept, "required": required}
-    return {**left, "additionalProperties": False} if len(kept) < len(fields) else left
+    return without_others(left) if len(kept) < len(fields) else left
 
 
 def _may_have(name: str, schema: dict[str, Any], asked: Sequence[str]) -> bool:

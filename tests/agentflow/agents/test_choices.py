@@ -52,7 +52,7 @@ def test_a_value_within_a_word_is_none(text: str) -> None:
     assert not has({"enum": ["EUR", "low"]}, text)
 
 
-@pytest.mark.parametrize("text", ["for 3 nights", "三晚", "住一晚", "three nights", "a dozen", "-1.5 degrees", "第2页"])
+@pytest.mark.parametrize("text", ["for 3 nights", "三晚", "住一晚", "three nights", "a dozen", "-1.5 degrees", "第2页", "zero", "a couple of nights"])
 @pytest.mark.parametrize("field", [{"type": "integer"}, {"anyOf": [{"type": "number"}, {"type": "null"}]}])
 def test_a_number_is_one_in_figures_or_in_words(field: dict[str, Any], text: str) -> None:
     assert has(field, text)
@@ -92,3 +92,16 @@ def test_one_of_the_texts_is_enough() -> None:
 )
 def test_what_takes_any_text_or_an_object_may_have_one_in_anything(field: dict[str, Any]) -> None:
     assert has(field, "hello", root={"$ref": "#"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "other"),
+    [
+        ("all", "Show all orders", "Show the orders"),
+        ("now", "do it now", "do it"),
+        ("on", "turn it on", "turn it"),
+    ],
+)
+def test_a_flag_whose_name_is_an_everyday_word_is_found_by_it(name: str, text: str, other: str) -> None:
+    assert has({"type": "boolean"}, text, name=name)
+    assert not has({"type": "boolean"}, other, name=name)

@@ -367,3 +367,45 @@ def test_a_field_that_is_left_out_does_not_come_back_where_the_tool_takes_others
         sampling = form.sampling(tool, [Message("user", text)])
         assert sampling.structured is not None
         assert sampling.structured.value["additionalProperties"] is more
+
+
+FLAG = {"type": "boolean"}
+
+
+def form_of(text: str, fields: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The form for a message, of a tool with these parameters."""
+    schema = {"type": "object", "properties": fields, **more}
+    structured = form.sampling(Tool("order", "", schema), [Message("user", text)]).structured
+    assert structured is not None
+    return structured.value  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("name", "reference"),
+    [
+        ("gift_wrap", "#/properties/gift_wrap"),
+        ("gift wrap", "#/properties/gift%20wrap"),
+        ("gift/wrap", "#/properties/gift~1wrap"),
+        ("gift_wrap", "#/properties/gift_wrap/type"),
+    ],
+)
+def test_a_field_that_another_refers_to_is_not_taken_out(name: str, reference: str) -> None:
+    fields = {"item": {"type": "string", "description": "d"}, name: FLAG, "express": {"$ref": reference}, "size": FLAG}
+    left = form_of("Order a gasket", fields, required=["item", "express"])
+    assert left["properties"].keys() == {"item", name, "express"}
+
+
+def test_fields_that_are_taken_out_are_not_counted_on() -> None:
+    fields = {"name": {"type": "string", "description": "d"}, "size": {"type": "integer"}}
+    left = form_of("Update alpha", fields, minProperties=2, required=["name"])
+    assert left["properties"].keys() == {"name"}
+    assert "minProperties" not in left
+    assert left["additionalProperties"] is False
+    assert form_of("Update alpha to 3", fields, minProperties=2, required=["name"])["minProperties"] == 2
+
+
+def test_a_form_stays_open_for_fields_that_are_described_or_required_elsewhere() -> None:
+    fields = {"name": {"type": "string", "description": "d"}, "size": {"type": "integer"}}
+    others = {"type": "string", "maxLength": 9}
+    assert form_of("Update alpha", fields, additionalProperties=others)["additionalProperties"] == others
+    assert "additionalProperties" not in form_of("Update alpha", fields, required=["label"])
