@@ -52,7 +52,20 @@ def test_a_value_within_a_word_is_none(text: str) -> None:
     assert not has({"enum": ["EUR", "low"]}, text)
 
 
-@pytest.mark.parametrize("text", ["for 3 nights", "三晚", "住一晚", "three nights", "a dozen", "-1.5 degrees", "第2页", "zero", "a couple of nights"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for 3 nights",
+        "三晚",
+        "住一晚",
+        "three nights",
+        "a dozen",
+        "-1.5 degrees",
+        "第2页",
+        "zero",
+        "a couple of nights",
+    ],
+)
 @pytest.mark.parametrize("field", [{"type": "integer"}, {"anyOf": [{"type": "number"}, {"type": "null"}]}])
 def test_a_number_is_one_in_figures_or_in_words(field: dict[str, Any], text: str) -> None:
     assert has(field, text)
