@@ -176,6 +176,8 @@ class DataPlane:
             _log.error("the log could not be synced while closing", extra={"why": str(error)})
         except Damaged as error:  # the same
             self.writer.damaged(error)
+        except DataPlaneError as error:  # the same
+            _log.error("the database did not close in order", extra={"why": str(error)})
 
     # Collections
 

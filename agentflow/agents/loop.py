@@ -109,8 +109,10 @@ class AgentLoop:
                 if recalled is not None:
                     await self._live.tell(recalled)
                 step = await self._planner.first(progress, self._live.tenant)
-                if step.quoted:
+                if step.quoted and progress.paused:
                     await self._unpaused()
+                    step = await self._planner.first(progress, self._live.tenant)  # with what was said meanwhile
+                if step.quoted:
                     await self._quote(step, self._planner.refusal(progress))
                     return
                 await self._live.tell(step)

@@ -24,6 +24,7 @@ Threads: `write` holds the GIL (keep batches under 256 rows), `get`, `get_many` 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -57,6 +58,7 @@ _BLOOM_BITS = 10
 _BLOCK_BYTES = MappingProxyType({"vectors": 16 << 10})
 _MIN_MEMORY = 8 << 20
 MANIFEST_BYTES = 256 << 10
+_CORRUPTION = re.compile(r"(?:^|: )Corruption\b")  # RocksDB's kind of an error, and not the name of a folder in its words
 _FIRST_MANIFEST = "MANIFEST-000001"
 
 
@@ -376,7 +378,7 @@ def _translated(path: Path | None = None) -> Iterator[None]:
             ) from error
         if path is not None and ("lock file" in words or "LOCK" in words):
             raise Locked(f"{path} is open in another process: stop the daemon that uses it.") from error
-        if "Corruption" in words or "corrupted" in words.lower():
+        if _CORRUPTION.search(words):
             raise Damaged(f"RocksDB found damaged data: {words}. Restore it from a backup or the bucket.") from error
         if isinstance(error, DataPlaneError):
             raise

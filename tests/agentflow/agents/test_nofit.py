@@ -12,9 +12,9 @@ import pytest
 from agentflow.agents.archive import Archive, RunRecord
 from agentflow.agents.config import AgentConfig
 from agentflow.agents.nofit import nofit
-from agentflow.agents.record import Ended, Event, Paused, Said, StepBegan, StepEnded, Unpaused
+from agentflow.agents.record import Added, Ended, Event, Paused, Said, StepBegan, StepEnded, Unpaused
 from agentflow.events import ChoiceFinished
-from agentflow.messages import Tool, ToolChoice
+from agentflow.messages import Message, Tool, ToolChoice
 from agentflow.responses.items import MessageItem
 from agentflow.routing.cards import ToolCard
 from dataplane import DataPlane
@@ -106,6 +106,26 @@ async def test_a_run_that_is_paused_says_so_when_it_goes_on(tmp_path: Path, plan
         await live.until(lambda: live.over)
     texts = [event.text for _, event in await archive.events("t", "run_x") if isinstance(event, Said)]
     assert texts == [ENGLISH]
+
+
+async def test_what_a_paused_run_is_told_is_read_before_it_is_refused(tmp_path: Path, plane: DataPlane) -> None:
+    archive = Archive(plane.state)
+    async with benched(tmp_path, RULES, tools(), REFUSES, plane=plane) as it:
+        await it.ask("a poem")
+        (began, *_) = await newest(plane)
+        journal = await archive.open("t", RunRecord(id="run_x", agent="a", model="m", created_ms=0))
+        await journal.append([began, Paused()], kept)
+        assert await it.service.agents.resume() == 1
+        live = it.service.agents.live("t", "run_x")
+        assert live is not None
+        await asyncio.sleep(0.05)  # by then it was found that no tool fits
+        added = Added(message=Message("user", "What is the weather in Shanghai?"))
+        assert await it.service.agents.tell("t", "run_x", added)
+        assert await it.service.agents.tell("t", "run_x", Unpaused())
+        await live.until(lambda: live.over)
+    texts = [event.text for _, event in await archive.events("t", "run_x") if isinstance(event, Said)]
+    assert '{"city": "Shanghai"}' in "".join(texts), "the tool's form is filled in"
+    assert ENGLISH not in texts
 
 
 def test_what_is_shown_is_bounded_and_prefers_the_language_of_the_turn() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from dataplane.errors import Closed, Damaged, DataPlaneError, Locked
 from dataplane.truth import keys
-from dataplane.truth.rocks import FAMILIES, Rocks
+from dataplane.truth.rocks import FAMILIES, Rocks, _translated
 from tests.dataplane.killing import killed
 
 MEMORY = 16 << 20
@@ -363,3 +363,17 @@ def test_a_log_cut_at_its_end_loses_the_cut_batch_alone(tmp_path: Path) -> None:
     rocks = Rocks.open(copy, memory_bytes=MEMORY)
     assert [key for key, _ in rocks.scan("rows", b"")] == [b"%03d" % number for number in range(49)]
     rocks.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "damaged"),
+    [
+        ("Corruption: block checksum mismatch: stored = 1, computed = 2 in /d/rocks/7.sst", True),
+        ("Failed to open: Corruption: not an sstable", True),
+        ("IO error: No such file or directory: While open a file: /mnt/corrupted-disk/Corruption/7.sst", False),
+    ],
+)
+def test_what_a_folder_is_called_is_no_damage(words: str, damaged: bool) -> None:
+    with pytest.raises(DataPlaneError) as raised, _translated():
+        raise Exception(words)  # noqa: TRY002 - what rocksdict raises
+    assert isinstance(raised.value, Damaged) is damaged
