@@ -58,7 +58,9 @@ _BLOOM_BITS = 10
 _BLOCK_BYTES = MappingProxyType({"vectors": 16 << 10})
 _MIN_MEMORY = 8 << 20
 MANIFEST_BYTES = 256 << 10
-_CORRUPTION = re.compile(r"(?:^|: )Corruption\b")  # RocksDB's kind of an error, and not the name of a folder in its words
+_CORRUPTION = re.compile(
+    r"(?:^|: )Corruption\b"
+)  # RocksDB's kind of an error, and not the name of a folder in its words
 _FIRST_MANIFEST = "MANIFEST-000001"
 
 
