@@ -98,13 +98,13 @@ def city_of(text: str) -> City | None:
 
 
 def unknown_city(text: str) -> str:
-    """The answer where no city is found: which is meant, where the text is only of what is asked about one."""
+    """The answer where no city is found. It asks for the whole question again, since a city alone finds no tool."""
     count = len(normals())
     asks = NO_CITY.fullmatch(key(text)) is not None
     if has_chinese(text):
-        head = "请问是哪个城市？" if asks else f"{text[:40]}：没有资料。"
+        head = "请带上城市名再问一次。" if asks else f"{text[:40]}：没有资料。"
         return f"{head}有资料的是{count}个城市，例如上海、东京、伦敦和纽约。"
-    head = "Which city?" if asks else f"{text[:40]}: no data."
+    head = "Name a city, and ask again." if asks else f"{text[:40]}: no data."
     return f"{head} There are data of {count} cities, such as Shanghai, Tokyo, London and New York."
 
 

@@ -157,10 +157,10 @@ def test_the_weather_is_the_months_and_says_that_it_is_no_forecast() -> None:
     )
     for said in ("weather", "the weather", "rain", "sunset", "time"):
         assert TOOLS["weather"](said, "Friday").startswith(
-            "Which city? There are data of 47 cities, such as Shanghai"
+            "Name a city, and ask again. There are data of 47 cities, such as Shanghai"
         ), said
     for said in ("天气", "天气怎么样", "几点", "冷吗"):
-        assert TOOLS["weather"](said, "周五").startswith("请问是哪个城市？有资料的是47个城市"), said
+        assert TOOLS["weather"](said, "周五").startswith("请带上城市名再问一次。有资料的是47个城市"), said
     assert TOOLS["weather"]("Timeless", "today").startswith("Timeless: no data.")
     assert TOOLS["weather"]("Atlantis", "today").startswith("Atlantis: no data.")
     assert TOOLS["weather"]("亚特兰蒂斯", "今天").startswith("亚特兰蒂斯：没有资料。")
