@@ -85,16 +85,20 @@ def _written(place: _Place) -> str:
     return "/".join(("#", *reversed(steps)))
 
 
-def resolve(root: Any, reference: str) -> Any:
-    """What a local reference (`#`, `#/...`) points to. Raises LookupError where it leads nowhere or is not local.
+def steps(reference: str) -> list[str]:
+    """The keys by which a local reference (`#`, `#/...`) leads from the root. Raises LookupError where it is not local.
 
     It is a part of a URI, in which `%5B` is a bracket, as for every validator: another reading would lead elsewhere.
     """
     if reference != "#" and not reference.startswith("#/"):
         raise LookupError(reference)
+    return [part.replace("~1", "/").replace("~0", "~") for part in unquote(reference).split("/")[1:]]
+
+
+def resolve(root: Any, reference: str) -> Any:
+    """What a local reference (`#`, `#/...`) points to. Raises LookupError where it leads nowhere or is not local."""
     node = root
-    for part in unquote(reference).split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
+    for key in steps(reference):
         if isinstance(node, dict) and key in node:
             node = node[key]
         elif isinstance(node, list) and key.isdecimal() and len(key) < 10 and int(key) < len(node):

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import unquote
 
-from agentflow.schema import IN_PLACE, parts, rebased, resolve
+from agentflow.schema import IN_PLACE, parts, rebased, resolve, steps
 
-_TO_FIELDS = "#/properties/"
 _OPEN_OTHERWISE = frozenset({"additionalProperties", "unevaluatedProperties", "patternProperties", "dependentSchemas"})
 
 
@@ -53,9 +51,9 @@ def referred_fields(schema: dict[str, Any]) -> set[str]:
         node = pending.pop()
         if isinstance(node, dict):
             reference = node.get("$ref")
-            if isinstance(reference, str) and reference.startswith(_TO_FIELDS):
-                name = unquote(reference.removeprefix(_TO_FIELDS).partition("/")[0])
-                found.add(name.replace("~1", "/").replace("~0", "~"))
+            if isinstance(reference, str) and reference.startswith("#/"):
+                keyword, *names = steps(reference)
+                found.update(names[:1] if keyword == "properties" else ())
             pending += node.values()
         elif isinstance(node, list):
             pending += node

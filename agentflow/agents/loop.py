@@ -108,10 +108,8 @@ class AgentLoop:
                 recalled = await self._planner.recall(progress, self._live.tenant)
                 if recalled is not None:
                     await self._live.tell(recalled)
-                step = await self._planner.first(progress, self._live.tenant)
-                if step.quoted and progress.paused:
-                    await self._unpaused()
-                    step = await self._planner.first(progress, self._live.tenant)  # with what was said meanwhile
+                while (step := await self._planner.first(progress, self._live.tenant)).quoted and progress.paused:
+                    await self._unpaused()  # and look at what was said meanwhile
                 if step.quoted:
                     await self._quote(step, self._planner.refusal(progress))
                     return

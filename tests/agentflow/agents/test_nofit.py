@@ -90,27 +90,10 @@ async def test_a_response_has_it_as_its_message(tmp_path: Path, plane: DataPlane
         assert item.texts == (ENGLISH,)
 
 
-async def test_a_run_that_is_paused_says_so_when_it_goes_on(tmp_path: Path, plane: DataPlane) -> None:
+async def said_after_a_pause(folder: Path, plane: DataPlane, *told: Event) -> list[str]:
+    """What a run says that is paused before its first step, is refused then, and is told something before it goes on."""
     archive = Archive(plane.state)
-    async with benched(tmp_path, RULES, tools(), REFUSES, plane=plane) as it:
-        await it.ask("a poem")
-        (began, *_) = await newest(plane)
-        journal = await archive.open("t", RunRecord(id="run_x", agent="a", model="m", created_ms=0))
-        await journal.append([began, Paused()], kept)
-        assert await it.service.agents.resume() == 1
-        live = it.service.agents.live("t", "run_x")
-        assert live is not None
-        await asyncio.sleep(0.05)
-        assert not live.over
-        assert await it.service.agents.tell("t", "run_x", Unpaused())
-        await live.until(lambda: live.over)
-    texts = [event.text for _, event in await archive.events("t", "run_x") if isinstance(event, Said)]
-    assert texts == [ENGLISH]
-
-
-async def test_what_a_paused_run_is_told_is_read_before_it_is_refused(tmp_path: Path, plane: DataPlane) -> None:
-    archive = Archive(plane.state)
-    async with benched(tmp_path, RULES, tools(), REFUSES, plane=plane) as it:
+    async with benched(folder, RULES, tools(), REFUSES, plane=plane) as it:
         await it.ask("a poem")
         (began, *_) = await newest(plane)
         journal = await archive.open("t", RunRecord(id="run_x", agent="a", model="m", created_ms=0))
@@ -119,11 +102,20 @@ async def test_what_a_paused_run_is_told_is_read_before_it_is_refused(tmp_path: 
         live = it.service.agents.live("t", "run_x")
         assert live is not None
         await asyncio.sleep(0.05)  # by then it was found that no tool fits
-        added = Added(message=Message("user", "What is the weather in Shanghai?"))
-        assert await it.service.agents.tell("t", "run_x", added)
-        assert await it.service.agents.tell("t", "run_x", Unpaused())
+        assert not live.over
+        for event in (*told, Unpaused()):
+            assert await it.service.agents.tell("t", "run_x", event)
         await live.until(lambda: live.over)
-    texts = [event.text for _, event in await archive.events("t", "run_x") if isinstance(event, Said)]
+    return [event.text for _, event in await archive.events("t", "run_x") if isinstance(event, Said)]
+
+
+async def test_a_run_that_is_paused_says_so_when_it_goes_on(tmp_path: Path, plane: DataPlane) -> None:
+    assert await said_after_a_pause(tmp_path, plane) == [ENGLISH]
+
+
+async def test_what_a_paused_run_is_told_is_read_before_it_is_refused(tmp_path: Path, plane: DataPlane) -> None:
+    added = Added(message=Message("user", "What is the weather in Shanghai?"))
+    texts = await said_after_a_pause(tmp_path, plane, added)
     assert '{"city": "Shanghai"}' in "".join(texts), "the tool's form is filled in"
     assert ENGLISH not in texts
 
