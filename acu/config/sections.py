@@ -77,6 +77,12 @@ class NetworkConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             le=1_000_000,
         ),
     ] = 4096
+    namespace: Annotated[
+        Annotated[str, Meta(pattern="^[a-z][a-z0-9_.-]{0,62}$")] | None,
+        Meta(
+            description="Name of the network namespace that scripts/acu-up makes for the daemon of ACU N. null: acuN."
+        ),
+    ] = None
 
 
 class GpuConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -102,6 +108,36 @@ class GpuConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Meta(
             description="GPU memory in MiB for the KV pools, shared evenly by models without a kv_cache_mb of their "
             "own. Default: 36 % of the device (8192 on an A10G)."
+        ),
+    ] = None
+    compute_mode: Annotated[
+        Literal["auto", "exclusive", "default", "keep"],
+        Meta(
+            description="Who may compute on the GPU, as scripts/gpu.sh sets it. auto: one process (EXCLUSIVE_PROCESS); where "
+            "several engines are to, the server of MPS, or anybody (DEFAULT) where MPS is not installed. keep: as it is."
+        ),
+    ] = "auto"
+
+
+class NumaConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The part of the machine that the daemon and its engines are bound to, so that memory lies beside the GPU."""
+
+    node: Annotated[
+        Literal["auto"] | Annotated[int, Meta(ge=0, le=1023)] | None,
+        Meta(
+            description="NUMA node for CPUs and memory. auto: the GPU's; without one that of several with the most free memory. "
+            "null: nothing is bound."
+        ),
+    ] = "auto"
+    cpus: Annotated[
+        Annotated[int, Meta(ge=1, le=4096)] | None,
+        Meta(description="How many CPUs of the node to use. null: all of it that this process may use."),
+    ] = None
+    memory_mb: Annotated[
+        Mebibytes | None,
+        Meta(
+            description="Memory in MiB on the node that is meant for this daemon and its engines (16384 beside an A10G). null: "
+            "what the node has."
         ),
     ] = None
 
@@ -170,6 +206,7 @@ class AcuConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     network: NetworkConfig = NetworkConfig()
     gpu: GpuConfig = GpuConfig()
+    numa: NumaConfig = NumaConfig()
     models: Annotated[
         dict[Annotated[str, Meta(pattern="^[a-z][a-z0-9_-]{0,63}$")], ModelConfig],
         Meta(

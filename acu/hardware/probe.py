@@ -6,8 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from msgspec import Struct
-
+from acu.hardware.report import Gpu, Report
 from agentflow.engine.vllm.facts import one_cpu_a_core
 
 CPU_FEATURES = (
@@ -18,27 +17,6 @@ CPU_FEATURES = (
     "asimd",
     "bf16",
 )  # that decide how fast an engine computes
-
-
-class Gpu(Struct, frozen=True):
-    """One NVIDIA device; memory in MiB."""
-
-    index: int
-    name: str
-    memory_mb: int
-    memory_free_mb: int
-
-
-class Report(Struct, frozen=True):
-    """The machine as this process may use it: CPUs of its affinity, memory (bytes) within its cgroup."""
-
-    cpu_model: str
-    cpus: int
-    cores: int
-    cpu_features: tuple[str, ...]
-    memory_total: int
-    memory_available: int
-    gpus: tuple[Gpu, ...] = ()
 
 
 def gpu_present() -> bool:

@@ -1,0 +1,38 @@
+"""The machine as the daemon sees it at its start: frozen values, read by probe.py in milliseconds."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Gpu(Struct, frozen=True):
+    """One NVIDIA device; memory in MiB.
+
+    `numa_node` is None where the firmware does not tell; `pcie` is (generation, lanes) now and `pcie_most` what card and slot
+    can do; `compute_mode` as nvidia-smi prints it (`Default`, `Exclusive_Process`, `Prohibited`); `processes` are (pid, MiB).
+    """
+
+    index: int
+    name: str
+    memory_mb: int
+    memory_free_mb: int
+    uuid: str = ""
+    bdf: str = ""
+    numa_node: int | None = None
+    cpus: tuple[int, ...] = ()
+    pcie: tuple[int, int] | None = None
+    pcie_most: tuple[int, int] | None = None
+    compute_mode: str = ""
+    processes: tuple[tuple[int, int], ...] = ()
+
+
+class Report(Struct, frozen=True):
+    """The machine as this process may use it: CPUs of its affinity, memory (bytes) within its cgroup."""
+
+    cpu_model: str
+    cpus: int
+    cores: int
+    cpu_features: tuple[str, ...]
+    memory_total: int
+    memory_available: int
+    gpus: tuple[Gpu, ...] = ()
