@@ -66,13 +66,15 @@ class ReadTest(Struct, frozen=True):
 
 
 class Firmware(Struct, frozen=True):
-    """Who made the box and its BIOS, from DMI; `mirrored_mb` is memory that the firmware keeps twice, where it tells."""
+    """Who made the box and its BIOS, from DMI; `installed_mb` is the memory in its slots, `sockets`
+    how many processors it has, where they are known; `virtual` names the hypervisor."""
 
     vendor: str = ""
     product: str = ""
     bios: str = ""
     virtual: str | None = None
     installed_mb: int | None = None
+    sockets: int | None = None
 
 
 class Cgroups(Struct, frozen=True):
@@ -101,12 +103,16 @@ class Limits(Struct, frozen=True):
 
 
 class Kernel(Struct, frozen=True):
-    """The kernel's release and settings, by their names under /proc/sys, and which transparent huge pages are on."""
+    """The kernel's release and settings, by their names under /proc/sys, and which transparent huge pages are on.
+
+    `governor` is the first CPU's (cpufreq), empty where there is none.
+    """
 
     release: str = ""
     settings: dict[str, int] = {}
     huge_pages: str = ""
     iommu: str | None = None
+    governor: str = ""
 
 
 class Clock(Struct, frozen=True):
@@ -159,7 +165,7 @@ class Needs(Struct, frozen=True):
 
 
 class Examination(Struct, frozen=True, kw_only=True):
-    """One look at one box, at `at` (ISO 8601, UTC)."""
+    """One look at one box, at `at` (ISO 8601, UTC). `cpus`: those that this process may use."""
 
     form: int = FORM
     at: str
@@ -167,6 +173,7 @@ class Examination(Struct, frozen=True, kw_only=True):
     versions: Versions
     needs: Needs = Needs()
     driver: Driver = Driver()
+    cpus: tuple[int, ...] = ()
     nodes: tuple[Node, ...] = ()
     disks: tuple[Disk, ...] = ()
     places: tuple[Place, ...] = ()
