@@ -71,8 +71,9 @@ class NetworkConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     max_connections: Annotated[
         int,
         Meta(
-            description="Connections at a time, over all sockets. One more is answered 503. Fewer, with a warning, where "
-            "the limit of open files (ulimit -Hn) is too low.",
+            description="Connections at a time, over all sockets. For one more the one that has been idle for longest (and for a "
+            "second) is closed; where none is, it is answered 503. Fewer, with a warning, where the limit of open files "
+            "(ulimit -Hn) is too low.",
             ge=1,
             le=1_000_000,
         ),

@@ -2,7 +2,8 @@
 
 aiohttp's protocol is kept as it is but for these rules, in the order in which a connection meets them:
 
-1. Above `max_connections` a connection is accepted, told 503 and closed, so that the listen queue never backs up.
+1. Above `max_connections` the connection that has been idle for longest makes room for a new one (idle.py). Where none is
+   idle the new one is accepted, told 503 and closed, so that the listen queue never backs up.
 2. From a request's first byte, its headers have `header_timeout_s`; then 408. The timer is armed only when a read ends
    within headers, so that a request that comes whole costs none. Their size is bounded: 431.
 3. What the parser refuses gets 400 in OpenAI's error shape, and the connection is closed. It is given one message at a
@@ -86,9 +87,16 @@ class Connection(RequestHandler):
         """Whether requests were read that are not begun yet."""
         return bool(self._messages)
 
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is asked, being answered or on its way to the client here."""
+        line = self.line
+        busy = self._request_in_progress or self.unanswered or self._head_bytes or not self._payload.is_eof()
+        return not busy and line is not None and not line.is_closing() and not waits(line)
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the connection, or say that there is no room."""
-        if self._server.full:
+        if self._server.full and not self._server.make_room():
             self.transport = transport  # type: ignore[assignment]
             self._cut(
                 HttpError(503, "Too many connections.", code="too_many_connections", headers={"retry-after": "1"})
@@ -97,11 +105,13 @@ class Connection(RequestHandler):
         self.peer = peer_of(transport)
         self.line = cast("asyncio.Transport", transport)
         super().connection_made(transport)
+        self._server.idle.rest(self, self._loop.time())
         if self._task_handler is not None:
             self._task_handler.add_done_callback(lambda _: self._watch_reader())  # it has closed the transport
 
     def data_received(self, data: bytes) -> None:
         """Parse one head or body at a time, and watch over headers that do not come whole."""
+        self._server.idle.wake(self)
         at = 0
         while (end := self._part_end(data, at)) < len(data) and not self._buffer_paused:
             self._parse(data[at:end])
@@ -246,6 +256,7 @@ class Connection(RequestHandler):
         """Nothing more will come."""
         self._forget_head()
         self._forget_reader()
+        self._server.idle.gone(self)
         super().connection_lost(exc)
 
     def handle_error(

@@ -18,6 +18,7 @@ from acu.http.app import Face
 from acu.http.connection import MAX_HEADER_BYTES, Connection, waits
 from acu.http.errors import HttpError
 from acu.http.handshakes import TlsSite
+from acu.http.idle import Idle
 
 SPOKEN = (HttpVersion10, HttpVersion11)
 ODD_VERSION = web.RequestKey("odd_version", HttpVersion)
@@ -32,6 +33,7 @@ class FaceServer(web.Server):
     def __init__(self, face: Face) -> None:
         super().__init__(self._handle, handler_cancellation=True)
         self.face = face
+        self.idle: Idle[Connection] = Idle()
         self._answering = 0
         settings = face.settings
         self._options = {
@@ -48,6 +50,13 @@ class FaceServer(web.Server):
     def full(self) -> bool:
         """Whether one more connection is one too many."""
         return len(self._connections) >= self.face.settings.max_connections
+
+    def make_room(self) -> bool:
+        """Close the connection that has been idle for longest, for one that comes; False where none is to be closed."""
+        idle = self.idle.give_way(asyncio.get_running_loop().time(), lambda connection: connection.quiet)
+        if idle is not None:
+            idle.force_close()
+        return idle is not None
 
     @property
     def open_connections(self) -> int:
@@ -89,6 +98,8 @@ class FaceServer(web.Server):
         finally:
             self._answering -= 1
             connection.unanswered = connection.has_more
+            if not connection.unanswered:
+                self.idle.rest(connection, asyncio.get_running_loop().time())
             if request.content.exception() is not None:
                 connection.stop_lingering()
 
@@ -107,6 +118,12 @@ class FaceRunner(web.ServerRunner):
         """How many connections there are."""
         server = self.server
         return server.open_connections if isinstance(server, FaceServer) else 0
+
+    @property
+    def idle_closed(self) -> int:
+        """How many idle connections were closed to make room for others."""
+        server = self.server
+        return server.idle.closed if isinstance(server, FaceServer) else 0
 
     async def listen(self, sock: socket.socket, ssl_context: Any = None, *, backlog: int = 4096) -> None:
         """Serve a socket, TCP or unix, that is bound (and may listen already)."""

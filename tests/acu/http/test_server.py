@@ -15,6 +15,7 @@ import pytest
 from acu.http import server
 from acu.http.audit import Hooks
 from acu.http.auth import Keys
+from acu.http.idle import SPARED_S
 from tests.acu.certificates import make_certificate
 from tests.acu.http.hostile import chat, request
 from tests.acu.http.raw import read_reply, talk
@@ -89,6 +90,26 @@ async def test_one_connection_too_many_is_told_so_and_closed() -> None:
         assert (await talk(served, iter([request(method="GET", path="/healthz")]))).status == 200
         for _, writer in held:
             writer.close()
+
+
+async def test_connections_that_are_never_closed_make_room_for_new_ones() -> None:
+    async with serving(limits(max_connections=3)) as served:
+        busy = await served.connect()
+        busy[1].write(request(chat(messages=[{"role": "user", "content": "slow"}], stream=True)))
+        assert (await busy[0].readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        idle = [await served.connect() for _ in range(2)]
+        for reader, writer in idle:
+            writer.write(request(method="GET", path="/healthz"))
+            assert (await read_reply(reader)).status == 200
+        await asyncio.sleep(SPARED_S)
+        for _ in range(2):
+            reader, writer = await served.connect()
+            writer.write(request(method="GET", path="/healthz"))
+            assert (await read_reply(reader)).status == 200
+        assert [await asyncio.wait_for(reader.read(), 5) for reader, _ in idle] == [b"", b""]
+        assert await asyncio.wait_for(busy[0].readuntil(b"data: "), 5)  # goes on
+        assert served.runner.open_connections == 3
+        assert served.runner.idle_closed == 2
 
 
 async def test_a_thousand_idle_connections_do_not_keep_others_out() -> None:
