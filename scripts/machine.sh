@@ -1,0 +1,308 @@
+# shellcheck shell=bash
+# How the parts of an ACU go up and down: what netns.sh, cgroup.sh, gpu.sh, disk.sh, acu-up and acu-down share. Sourced,
+# never run.
+#
+# A part is a list of steps. Each step is three functions: STEP_there (is it done?), STEP_up and STEP_down, which may be
+# called whatever is there. What a step changes goes through `run` and `put`, so that --dry-run prints the very commands. A value
+# that it replaces is kept first (`keep`, or `share` where several ACUs want the same), and given back by STEP_down.
+#
+# What is remembered, under /run/acu (ACU_RUN_DIR):
+#   N/was/NAME                a value of ACU N as it was before
+#   host/NAME/was             a value of the box as it was before the first ACU that wanted another
+#   host/NAME/by-N            ACU N wants it
+#   box.lock, N.lock          who is at work; a file that is gone is no lock, so whoever waited for it makes a new one
+# A value is written before what it is of is changed: after a crash in between it is given back as it already is. An empty file is
+# one that was not written to its end, and counts as none. Nothing of this outlives a restart of the box, as what it is about.
+
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# shellcheck disable=SC2034  # for whoever sources this
+scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+run_dir=${ACU_RUN_DIR:-/run/acu}
+acu=${ACU_COMMAND:-$scripts/../.venv/bin/acu}
+verbs='up down status' # what the first word may be; empty: the first word is the number
+verb='' number='' config='' dry_run='' user='' home='' name='' own=''
+begun=() going='' reason='' failures=0
+
+# Arguments
+
+# take_arguments up N [--config FILE] [--user NAME] [--dry-run] [-h] and what the hook `own_option NAME VALUE` knows (1 where it does not;
+# it sets taken=1 where the option has no value). Sets $verb $number $config $dry_run, $user and $home (the
+# daemon's), $name (acuN) and $own (/run/acu/N). With no file named, that of the ACU is taken (/etc/acu/N.yaml); where there is none
+# $config is empty, and ACU finds its own.
+take_arguments() {
+  local words=() taken
+  while (($#)); do
+    case $1 in
+      -h | --help)
+        usage
+        exit
+        ;;
+      --dry-run) dry_run=yes && shift ;;
+      --?*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;
+      -c | --config)
+        (($# > 1)) || wrong "$1 needs a file"
+        config=$2 && shift 2
+        ;;
+      --user)
+        (($# > 1)) || wrong "$1 needs a name"
+        user=$2 && shift 2
+        ;;
+      -*)
+        taken=2
+        if ! declare -F own_option >/dev/null || ! own_option "$1" "${2-}"; then wrong "unknown option $1"; fi
+        (($# >= taken)) || wrong "$1 needs a value"
+        shift "$taken"
+        ;;
+      *) words+=("$1") && shift ;;
+    esac
+  done
+  take_words "${words[@]}"
+}
+
+take_words() {
+  if [[ $verbs ]]; then
+    verb=${1-}
+    [[ $verb && " $verbs " == *" $verb "* ]] || wrong "say what to do, and for which ACU: ${0##*/} ${verbs// /|} N"
+    shift
+  fi
+  if ! [[ ${1-} =~ ^(0|[1-9][0-9]{0,2})$ ]] || (($1 > 255)); then
+    wrong "the ACU is a number from 0 to 255, not '${1-}'"
+  fi
+  (($# == 1)) || wrong "one ACU at a time: what is '$2'?"
+  number=$1 name=acu$1 own=$run_dir/$1
+  if [[ ! $config && -e /etc/acu/$number.yaml ]]; then config=/etc/acu/$number.yaml; fi
+  if [[ $config ]]; then
+    [[ -r $config ]] || wrong "$config cannot be read"
+    config=$(realpath "$config")
+  fi
+  choose_user
+}
+
+# Who the daemon runs as: whom --user names, else acu where there is one, else who called sudo, else who calls.
+choose_user() {
+  local candidate entry
+  for candidate in "$user" acu "${SUDO_USER-}" "$EUID"; do
+    if [[ $candidate ]] && entry=$(getent passwd "$candidate"); then break; fi
+    [[ ! $user ]] || wrong "there is no user '$user'"
+  done
+  user=${entry%%:*}
+  home=$(cut -d : -f 6 <<<"$entry")
+}
+
+# What the script says at its top.
+usage() { sed -n '2,/^set /p' "$0" | sed '$d; s/^# \{0,1\}//'; }
+
+wrong() {
+  say "error: $*"
+  usage >&2
+  exit 2
+}
+
+# Sets $environment: what the daemon, and whatever reads its configuration, has in its environment. Of ours it is only the
+# overrides of fields; the home is its user's.
+set_environment() {
+  local variable
+  environment=("PATH=$PATH" "HOME=$home" "USER=$user" "LANG=${LANG:-C.UTF-8}")
+  for variable in "${!ACU_@}"; do
+    if [[ $variable == *__* ]]; then environment+=("$variable=${!variable}"); fi
+  done
+}
+
+# field NAME: a field of the configuration, such as gpu.device_id, as `acu config get` prints it (null, true, "1.5").
+field() {
+  local environment
+  set_environment
+  env -i "${environment[@]}" "$acu" config get "$1" ${config:+-c "$config"}
+}
+
+have() { command -v "$1" >/dev/null; }
+
+# Doing
+
+# The command as it can be typed.
+quoted() {
+  local word words=()
+  for word in "$@"; do
+    if [[ $word =~ ^[A-Za-z0-9_./:=,@%+-]+$ ]]; then words+=("$word"); else words+=("${word@Q}"); fi
+  done
+  printf '%s\n' "${words[*]}"
+}
+
+# run CMD ARG...: run it, or print it. While things go down a failure is said and counted, and the rest is done all the same: so
+# never in a subshell there. What it starts does not hold our lock.
+run() {
+  if [[ $dry_run ]]; then
+    quoted "$@"
+    return
+  fi
+  local code=0 text
+  "$@" 2>/proc/self/fd/8 8>&- 9>&- || code=$?
+  text=$(</proc/self/fd/8)
+  if ((code)); then
+    failed "$(quoted "$@"): ${text:-ended with $code}"
+  elif [[ $text ]]; then
+    say "$text"
+  fi
+  return "$code"
+}
+
+# put VALUE FILE: write a value into a file, of the kernel or of ours.
+put() {
+  if [[ $dry_run ]]; then
+    printf 'echo %s > %s\n' "$(quoted "$1")" "$(quoted "$2")"
+    return
+  fi
+  local code=0
+  printf '%s\n' "$1" | tee "$2" 2>/proc/self/fd/8 >/dev/null 8>&- 9>&- || code=$?
+  ((code == 0)) || failed "echo $(quoted "$1") > $(quoted "$2"): $(</proc/self/fd/8)"
+  return "$code"
+}
+
+failed() {
+  reason=$*
+  if [[ $going == down ]]; then
+    say "failed: $reason"
+    failures=$((failures + 1))
+  fi
+}
+
+# Ends with what is wrong: while things go up as the last that is said.
+die() {
+  reason=$*
+  [[ $going == up ]] || say "error: $reason"
+  exit 1
+}
+
+# What was before. Names have no slash.
+
+# keep NAME VALUE: remember a value of this ACU, where none is remembered already.
+keep() {
+  [[ ! -s $own/was/$1 ]] || return 0
+  run mkdir -p "$own/was"
+  put "$2" "$own/was/$1"
+}
+
+# kept NAME: print it; 1 where there is none.
+kept() { [[ -s $own/was/$1 ]] && printf '%s\n' "$(<"$own/was/$1")"; }
+
+forget() { [[ ! -e $own/was/$1 ]] || run rm -f "$own/was/$1"; }
+
+# share NAME VALUE: this ACU wants a value of the box to be another; VALUE is what it is, and is remembered for the first.
+share() {
+  local folder=$run_dir/host/$1
+  run mkdir -p "$folder"
+  [[ -s $folder/was ]] || put "$2" "$folder/was"
+  [[ -e $folder/by-$number ]] || run touch "$folder/by-$number"
+}
+
+# shares NAME: whether this ACU wants it.
+shares() { [[ -e $run_dir/host/$1/by-$number ]]; }
+
+# shared_last NAME: whether no other ACU wants it; prints the value from before. Then give it back, and `leave NAME`.
+shared_last() {
+  local folder=$run_dir/host/$1 other
+  [[ -s $folder/was ]] || return 1
+  for other in "$folder"/by-*; do
+    [[ $other == "$folder/by-$number" || ! -e $other ]] || return 1
+  done
+  printf '%s\n' "$(<"$folder/was")"
+}
+
+# leave NAME: this ACU wants it no more; the last takes what was remembered along.
+leave() {
+  local folder=$run_dir/host/$1
+  [[ -d $folder ]] || return 0
+  if shared_last "$1" >/dev/null; then run rm -f "$folder/was"; fi
+  run rm -f "$folder/by-$number"
+}
+
+# Removes what is empty of our folder, and all of it with the last. Not while it is used: whoever calls this holds a lock.
+tidy() {
+  [[ ! $dry_run && -d $run_dir ]] || return 0
+  find "$run_dir" -mindepth 1 -depth -type d -empty -delete
+  if [[ ! $(find "$run_dir" -mindepth 1 -maxdepth 1 ! -name box.lock -print -quit) ]]; then
+    rm -f "$run_dir/box.lock"
+    rmdir --ignore-fail-on-non-empty "$run_dir"
+  fi
+}
+
+# hold LOCK: wait until nobody else is at work on it (box: what all ACUs share; a number: that ACU).
+hold() {
+  local file=$run_dir/$1.lock
+  until [[ -e $file && $file -ef /proc/self/fd/9 ]]; do
+    mkdir -p "$run_dir"
+    exec 9>>"$file"
+    flock -n 9 || { say "waiting for another that is at work (${file})" && flock 9; }
+  done
+}
+
+# Going up and down
+
+prepare() {
+  local scratch
+  going=$1
+  if [[ $dry_run ]]; then return; fi
+  ((EUID == 0)) || die "this needs root: sudo ${0} ... (--dry-run does not, and shows what would be done)"
+  scratch=$(mktemp)
+  exec 8<>"$scratch"
+  rm -f "$scratch"
+  hold "${lock:-box}"
+}
+
+# go_up STEP...: do what is not there. Where a step fails, and at INT and TERM, what this call began is taken back.
+go_up() {
+  local step
+  prepare up
+  trap take_back EXIT
+  trap 'reason=interrupted; exit 130' INT
+  trap 'reason=interrupted; exit 143' TERM
+  for step in "$@"; do
+    if "${step}_there"; then continue; fi
+    begun=("$step" "${begun[@]}")
+    "${step}_up" # not within a condition: there, bash would go on over what fails in it
+  done
+  trap - EXIT INT TERM
+}
+
+take_back() {
+  local code=$? step why=${reason:-"the step ${begun[0]-} failed"}
+  trap '' INT TERM
+  trap - EXIT
+  set +e
+  going=down
+  for step in "${begun[@]}"; do "${step}_down"; done
+  tidy
+  if ((${#begun[@]})) && [[ ! $dry_run ]]; then say "What was begun is taken back."; fi
+  say "error: $why"
+  exit "$code"
+}
+
+# go_down STEP...: take all back, in reverse, over whatever fails; ends with 1 where something did.
+go_down() {
+  local step order=()
+  prepare down
+  for step in "$@"; do order=("$step" "${order[@]}"); done
+  for step in "${order[@]}"; do
+    "${step}_down" || true
+  done
+  tidy
+  if ((failures)); then die "$failures of it failed, as said above; the same command again does the rest."; fi
+}
+
+# tell STEP...: say of each whether it is there (the hook STEP_says, where it is defined, prints more). 0 when all are.
+tell() {
+  local step missing=0 more
+  for step in "$@"; do
+    more=
+    if "${step}_there"; then
+      if declare -F "${step}_says" >/dev/null; then more=": $("${step}_says")"; fi
+      printf '%s  %-12s there%s\n' "$name" "${step//_/ }" "$more"
+    else
+      printf '%s  %-12s missing\n' "$name" "${step//_/ }"
+      missing=1
+    fi
+  done
+  return "$missing"
+}
