@@ -10,8 +10,12 @@ import logging
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from acu.errors import AcuError
+
+if TYPE_CHECKING:
+    from acu.models import Preloaded
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +53,10 @@ class Preloading:
         except (AcuError, OSError) as error:
             log.warning("the weights were not preloaded", extra={"model": folder.name, "why": str(error)})
         else:
-            log.info(
-                "weights preloaded", extra={"model": folder.name, "mb": done.bytes // 10**6, "mb_s": round(done.mb_s)}
-            )
+            log.info("weights preloaded", extra={"model": folder.name, **told(done)})
+
+
+def told(done: Preloaded) -> dict[str, int]:
+    """What the log says of a preload: MB, MB/s, and how many MB were in memory before, where that is known."""
+    figures = {"mb": done.bytes // 10**6, "mb_s": round(done.mb_s)}
+    return figures if done.cached is None else figures | {"cached_mb": done.cached // 10**6}

@@ -176,7 +176,8 @@ def _verify(names: list[str], cache_dir: Path) -> int:
 def _preload(name: str, cache_dir: Path) -> int:
     with progress_bars(name) as progress:
         done = models.preload(models.locate(name, cache_dir).path, progress)
-    out(f"{name}: {human(done.bytes)} read in {done.seconds:.2f} s ({done.mb_s:.0f} MB/s)")
+    there = f"; {human(done.cached)} were in memory already" if done.cached else ""
+    out(f"{name}: {human(done.bytes)} read in {done.seconds:.2f} s ({done.mb_s:.0f} MB/s){there}")
     return exits.OK
 
 

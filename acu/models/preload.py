@@ -1,28 +1,41 @@
 """Reading a model's weights into the page cache before an engine maps them, so that its start waits for no disk.
 
 One sequential pass in large reads, with the next file announced to the kernel while the present one is read. Nothing is
-kept in the process: the kernel drops the pages when something else needs the memory.
+kept in the process: the kernel drops the pages when something else needs the memory. What is there already, as at a second
+start, is passed over by the kernel at the speed of memory, and told. The reads pass the page cache and not O_DIRECT, which would
+leave nothing in it for the engine to map; and they have the lowest priority of their class, so that whoever waits for
+the same disk goes first (the schedulers bfq and mq-deadline heed it; `none`, of NVMe, takes what comes).
 """
 
+import contextlib
 import os
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 from msgspec import Struct
 
 from acu.errors import ModelIncomplete, NoSpace
 from acu.hardware.probe import memory
+from acu.models.pagecache import cached_bytes
 from acu.models.progress import Progress, human, silent
 
 _CHUNK = 8 << 20
+_LAST_OF_ITS_CLASS = 7
 
 
 class Preloaded(Struct, frozen=True):
-    """What a preload read: bytes, in how many seconds, and the rate in MB/s (powers of ten)."""
+    """What a preload read: bytes, in how many seconds, and the rate in MB/s (powers of ten).
+
+    `cached` bytes of them were in memory before; None where the kernel does not tell.
+    """
 
     bytes: int
     seconds: float
     mb_s: float
+    cached: int | None = None
 
 
 def preload(path: Path, progress: Progress = silent, available: int | None = None) -> Preloaded:
@@ -39,20 +52,39 @@ def preload(path: Path, progress: Progress = silent, available: int | None = Non
     room = memory()[1] if available is None else available
     if room < total:
         raise NoSpace(f"{path} has {human(total)} of weights, and only {human(room)} of memory are available.")
+    found = [cached_bytes(shard) for shard in shards]
     started = time.monotonic()
     done = 0
     files = [os.open(shard, os.O_RDONLY | os.O_CLOEXEC) for shard in shards]
     try:
-        for position, file in enumerate(files):
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-            for ahead in files[position : position + 2]:
-                os.posix_fadvise(ahead, 0, 0, os.POSIX_FADV_WILLNEED)
-            done = _read(file, done, total, progress)
+        with behind_others():
+            for position, file in enumerate(files):
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+                for ahead in files[position : position + 2]:
+                    os.posix_fadvise(ahead, 0, 0, os.POSIX_FADV_WILLNEED)
+                done = _read(file, done, total, progress)
     finally:
         for file in files:
             os.close(file)
     seconds = max(time.monotonic() - started, 1e-6)
-    return Preloaded(bytes=done, seconds=seconds, mb_s=done / seconds / 1e6)
+    cached = None if None in found else sum(filter(None, found))
+    return Preloaded(bytes=done, seconds=seconds, mb_s=done / seconds / 1e6, cached=cached)
+
+
+@contextlib.contextmanager
+def behind_others() -> Iterator[None]:
+    """Let this thread's reads have the lowest priority of best-effort I/O; where it may not be set, they have the usual one."""
+    thread = None
+    with contextlib.suppress(psutil.Error, OSError):
+        thread = psutil.Process(threading.get_native_id())
+        before = thread.ionice()
+        thread.ionice(psutil.IOPRIO_CLASS_BE, _LAST_OF_ITS_CLASS)
+    try:
+        yield
+    finally:
+        if thread is not None:
+            with contextlib.suppress(psutil.Error, OSError):
+                thread.ionice(before.ioclass, before.value)
 
 
 def _read(file: int, done: int, total: int, progress: Progress) -> int:
