@@ -12,11 +12,11 @@ from typing import Any
 
 from acu.errors import ModelIncomplete, ModelNotFound, UnsafeModel
 from acu.models.catalogue import Role
+from acu.models.headers import read_header
 
 _WANTED = ("*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 _WANTED_FOLDERS = ("1_Pooling", "2_Normalize", "2_Dense")  # sentence-transformers' description of its pooling
 _PICKLES = (".bin", ".ckpt", ".msgpack", ".pickle", ".pkl", ".pt", ".pth")
-_HEADER_LIMIT = 100_000_000  # bytes; safetensors' own bound for its JSON header
 
 
 def wanted(path: str) -> bool:
@@ -71,26 +71,7 @@ def _check_weights(folder: Path) -> None:
         if missing := sorted(listed - shards):
             raise ModelIncomplete(f"{folder} lacks {', '.join(missing)}, which {index.name} names: copy it again.")
     for name in sorted(shards):
-        expected = _safetensors_size(folder / name)
-        actual = (folder / name).stat().st_size
-        if expected != actual:
-            raise ModelIncomplete(
-                f"{folder / name} has {actual} bytes where its header says {expected}: it was cut short, or damaged."
-            )
-
-
-def _safetensors_size(path: Path) -> int:
-    """The size in bytes that a safetensors file should have by its header (8 bytes of length, JSON, data)."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= _HEADER_LIMIT:
-            raise ModelIncomplete(f"{path} is no safetensors file, or its beginning is damaged.")
-        try:
-            header = json.loads(file.read(length))
-            ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise ModelIncomplete(f"{path} has a damaged safetensors header: {error}") from error
-    return 8 + length + max(ends, default=0)
+        read_header(folder / name)
 
 
 def _read_json(path: Path) -> Any:

@@ -28,6 +28,9 @@ class MachineFacts(Struct, frozen=True):
     `cpus` are those that this process may use, one of each physical core. Memory in bytes. `gpu_*` are None without a GPU:
     the whole of its memory, and the operator's shares for the weights and the KV pool. `preloads` are libraries that make
     the CPU engine faster, as far as they are installed; `cache` is a folder where compiled code may be kept between starts.
+
+    `weights` and `gpu_scratch` are of one engine, by the plan of memory: what its weights take as it holds them (None: as
+    many as its files have), and what it needs beside weights and KV pool (context, graphs, one step).
     """
 
     cpus: tuple[int, ...]
@@ -39,10 +42,15 @@ class MachineFacts(Struct, frozen=True):
     gpu_memory: int | None = None
     gpu_weights: int | None = None
     gpu_kv_cache: int | None = None
+    weights: int | None = None
+    gpu_scratch: int | None = None
 
 
 class ModelFacts(Struct, frozen=True):
-    """A model's folder. `kv_width` is the number of values that one token leaves in the KV pool, over all layers."""
+    """A model's folder. `kv_width` is the number of values that one token leaves in the KV pool, over all layers.
+
+    `hidden`, `intermediate` and `vocabulary` are widths of what one token is while a step computes it (0: not known).
+    """
 
     path: str
     name: str
@@ -51,6 +59,9 @@ class ModelFacts(Struct, frozen=True):
     max_model_len: int
     kv_width: int
     eos_token_ids: frozenset[int]
+    hidden: int = 0
+    intermediate: int = 0
+    vocabulary: int = 0
 
 
 def read_machine(
@@ -109,7 +120,17 @@ def read_model(path: Path) -> ModelFacts:
         max_model_len=_max_model_len(text, path / "sentence_bert_config.json"),
         kv_width=2 * int(text.get("num_hidden_layers") or 1) * kv_heads * head_dim,
         eos_token_ids=_eos_token_ids(config, path / "generation_config.json"),
+        hidden=int(text.get("hidden_size") or 0),
+        intermediate=_intermediate(text),
+        vocabulary=int(text.get("vocab_size") or 0),
     )
+
+
+def _intermediate(config: dict[str, Any]) -> int:
+    """The widest that a token becomes between two projections: of the experts that see it, where there are experts."""
+    dense = int(config.get("intermediate_size") or 0)
+    experts = int(config.get("num_experts_per_tok") or 0)
+    return max(dense, experts * int(config.get("moe_intermediate_size") or dense))
 
 
 def _max_model_len(config: dict[str, Any], sentence_config: Path) -> int:

@@ -1,6 +1,6 @@
 """How to run a model on a machine: a pure function of facts and configuration, whose choices `acu status` shows.
 
-On a CPU: bfloat16 for a large model where the processor multiplies it natively, else float32 (see `_dtype`); small KV
+On a CPU: bfloat16 for a large model where the processor multiplies it natively, else float32 (see `dtype_of`); small KV
 blocks, so that most of a conversation's prefix is found again; small steps, so that a long prompt does not hold up the
 others; a KV pool that takes a part of the free memory. The model runs uncompiled there: compiling makes one stream a third
 faster and 16 streams a tenth, but the first start takes a minute more and every later one half as long again, a restart
@@ -17,6 +17,7 @@ priority than the daemon has, which so gets its milliseconds at once.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from msgspec import Struct
@@ -31,6 +32,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 CPU_BLOCK = 32  # tokens; the CPU kernels want a multiple of 32, and a prefix is reused by whole blocks
 CPU_KV_LIMIT = 2 * GIB
+SHORTEST = 512  # tokens of context to which one is cut that the operator did not ask for
 SMALL_MODEL = GIB  # bytes of weights below which precision matters more than speed
 RUNTIME_BYTES = 2 * GIB  # interpreter, libraries and activations of EngineCore: 1.2 measured on a small model, and room
 ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
@@ -78,9 +80,8 @@ def _own_args(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> 
     """What we choose, before the operator's `engine_args`. Raises EngineStartFailed."""
     if model.weights_bytes == 0 and config.engine_args.get("load_format") != "dummy":
         raise EngineStartFailed(f"{model.path} holds no weights (*.safetensors); pull the model again")
-    dtype = _dtype(model, config, machine)
-    max_running = config.max_running or (128 if machine.gpu else 64)
-    max_batched = config.max_batched_tokens or (2048 if machine.gpu else 512)
+    dtype = dtype_of(model, config, machine)
+    max_running, max_batched = step_of(config, gpu=machine.gpu)
     kv_token_bytes = model.kv_width * _DTYPE_BYTES[dtype]
     kv_bytes = _kv_cache_bytes(model, config, machine, dtype)
     max_model_len = _max_model_len(model, config, kv_bytes, kv_token_bytes)
@@ -89,7 +90,7 @@ def _own_args(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> 
         "dtype": "auto" if machine.gpu and config.dtype == "auto" else dtype,
         "max_model_len": max_model_len,
         "max_num_seqs": max_running,
-        "max_num_batched_tokens": max(max_batched, max_running),
+        "max_num_batched_tokens": max_batched,
         "enable_chunked_prefill": True,
         "enable_prefix_caching": True,
         "scheduling_policy": "priority",
@@ -147,7 +148,13 @@ def _shown(args: dict[str, Any], machine: MachineFacts) -> dict[str, Any]:
     }
 
 
-def _dtype(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> str:
+def step_of(config: ModelConfig, *, gpu: bool) -> tuple[int, int]:
+    """(sequences, tokens) of one engine step at most, before the operator's `engine_args`."""
+    running = config.max_running or (128 if gpu else 64)
+    return running, max(config.max_batched_tokens or (2048 if gpu else 512), running)
+
+
+def dtype_of(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> str:
     """The type of weights and activations.
 
     A CPU without instructions for it widens bfloat16 value by value. And a small model's scores lie so close together that
@@ -164,8 +171,7 @@ def _dtype(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> str
 
 def _kv_cache_bytes(model: ModelFacts, config: ModelConfig, machine: MachineFacts, dtype: str) -> int | None:
     """The size of the KV pool, once it is sure that the weights fit."""
-    stored = _DTYPE_BYTES.get(model.weights_dtype, 2)
-    weights = model.weights_bytes * _DTYPE_BYTES[dtype] // stored if not machine.gpu else model.weights_bytes
+    weights = _weights(model, machine, dtype)
     asked = config.kv_cache_mb * MIB if config.kv_cache_mb is not None else None
     if machine.gpu:
         if machine.gpu_weights is not None and weights > machine.gpu_weights:
@@ -188,6 +194,19 @@ def _kv_cache_bytes(model: ModelFacts, config: ModelConfig, machine: MachineFact
     return asked or min(CPU_KV_LIMIT, max(free // 4, 64 * MIB), free)
 
 
+def _weights(model: ModelFacts, machine: MachineFacts, dtype: str) -> int:
+    """Bytes of the weights as the engine holds them: as they were planned, else by the size of the files."""
+    if machine.weights is not None:
+        return machine.weights
+    stored = _DTYPE_BYTES.get(model.weights_dtype, 2)
+    return model.weights_bytes if machine.gpu else model.weights_bytes * _DTYPE_BYTES[dtype] // stored
+
+
+def tokens_held(kv_bytes: int, kv_token_bytes: int) -> int:
+    """How many tokens a KV pool holds: whole blocks, less the one that vLLM keeps for itself."""
+    return max(kv_bytes // kv_token_bytes // CPU_BLOCK - 1, 0) * CPU_BLOCK
+
+
 def _max_model_len(model: ModelFacts, config: ModelConfig, kv_bytes: int | None, kv_token_bytes: int) -> int:
     """The context: what the operator wants, else the model's own cut to what the KV pool holds."""
     wanted = config.max_model_len or model.max_model_len
@@ -197,8 +216,8 @@ def _max_model_len(model: ModelFacts, config: ModelConfig, kv_bytes: int | None,
         )
     if kv_bytes is None:
         return wanted
-    held = max(kv_bytes // kv_token_bytes // CPU_BLOCK - 1, 0) * CPU_BLOCK  # vLLM keeps one block for itself
-    if config.max_model_len is None and held >= 512:
+    held = tokens_held(kv_bytes, kv_token_bytes)
+    if config.max_model_len is None and held >= SHORTEST:
         return min(wanted, held)
     if held < wanted:
         raise EngineStartFailed(
@@ -209,11 +228,16 @@ def _max_model_len(model: ModelFacts, config: ModelConfig, kv_bytes: int | None,
 
 
 def _gpu_share(model: ModelFacts, kv_bytes: int | None, machine: MachineFacts) -> dict[str, Any]:
-    """The part of the GPU's memory that vLLM may count on for this model, so that several engines can share the card."""
+    """The part of the GPU's memory that vLLM may count on for this model, so that several engines can share the card.
+
+    vLLM does not start where less than that is free; with a KV pool whose size is given it means nothing else. So it is
+    what the plan of memory gave this engine, and never more: two that fit by the plan find one another's part taken, not more.
+    """
     if machine.gpu_memory is None or kv_bytes is None:
         return {}
-    share = (model.weights_bytes + kv_bytes + RUNTIME_BYTES) / machine.gpu_memory
-    return {"gpu_memory_utilization": round(min(share, 0.95), 3)}
+    beside = machine.gpu_scratch if machine.gpu_scratch is not None else RUNTIME_BYTES
+    taken = _weights(model, machine, "auto") + kv_bytes + beside
+    return {"gpu_memory_utilization": min(math.floor(taken / machine.gpu_memory * 1000) / 1000, 0.95)}
 
 
 def _environment(machine: MachineFacts, args: dict[str, Any]) -> dict[str, str]:
