@@ -1,0 +1,60 @@
+"""Verdicts on the addresses that the daemon listens on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from acu.hardware.examination import Address, Examination
+from acu.hardware.findings import Check, Sign
+
+
+def _is_tcp(address: Address) -> bool:
+    return not address.address.startswith(("/", "unix:"))
+
+
+def address(examination: Examination) -> Iterator[Sign]:
+    """Addresses that somebody else has."""
+    for one in examination.addresses:
+        if one.held_by is None or one.answers:
+            continue
+        detail = f" ({one.detail})" if one.detail else ""
+        if _is_tcp(one):
+            port = one.address.rpartition(":")[2]
+            do = f"ss -ltnp 'sport = :{port}' shows it; end it, or set network.bind_addr to another port"
+        else:
+            path = one.address.removeprefix("unix:")
+            do = f"ss -lxp src {path} shows it; end it, or set network.unix_socket to another path"
+        yield Sign("error", f"{one.address} is held by {one.held_by}, which does not answer as an ACU{detail}", do)
+
+
+def daemon(examination: Examination) -> Iterator[Sign]:
+    """Nobody answers yet."""
+    free = [one.address for one in examination.addresses if one.held_by is None and not one.answers]
+    if len(free) == len(examination.addresses):
+        yield Sign(
+            "note", f"no ACU answers at {', '.join(free)}", "acu serve (or systemctl start acu@N, scripts/acu-up N)"
+        )
+
+
+def _answering(examination: Examination) -> str:
+    return "an ACU answers at " + ", ".join(one.address for one in examination.addresses if one.answers)
+
+
+CHECKS = (
+    Check(
+        id="network.address",
+        looks_at="who holds the configured addresses",
+        verdict=address,
+        well="nobody else holds the daemon's addresses",
+        applies=lambda e: bool(e.addresses),
+        why="The daemon does not start while another process has its address.",
+    ),
+    Check(
+        id="network.daemon",
+        looks_at="whether an ACU answers",
+        verdict=daemon,
+        well=_answering,
+        applies=lambda e: bool(e.addresses) and not any(True for _ in address(e)),
+        why="Clients are refused until it runs.",
+    ),
+)
