@@ -5,6 +5,7 @@ AcuError
 ├── StartRefused          the machine is not as the configuration needs it: the daemon does not start
 │   ├── AddressInUse        another process listens on the TCP address
 │   └── SocketInUse         another daemon serves the unix socket, or something else lies at its path
+├── GpuUnreadable         the driver does not tell what was asked of it about a GPU
 ├── DaemonUnreachable     a client command found nobody at the socket or address
 │   └── DaemonSilent        somebody listens there, and gives no whole answer
 ├── ApiError              the daemon answered a client command with an error
@@ -48,6 +49,10 @@ class AddressInUse(StartRefused):
 
 class SocketInUse(StartRefused):
     """The path of `network.unix_socket` is taken, by a live daemon or by something that is no socket."""
+
+
+class GpuUnreadable(AcuError):
+    """NVML did not answer about a GPU: it is lost, or the driver was taken away. The message names the GPU and NVML's reason."""
 
 
 class DaemonUnreachable(AcuError):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import Any
 
+from acu.hardware.cards import device_nodes, has_card, read_cards
+from acu.hardware.numa import SLASH, cpu_list
 from acu.hardware.report import Gpu, Report
-from agentflow.engine.vllm.facts import one_cpu_a_core
 
 CPU_FEATURES = (
     "avx2",
@@ -19,44 +21,75 @@ CPU_FEATURES = (
 )  # that decide how fast an engine computes
 
 
-def gpu_present() -> bool:
+def gpu_present(root: Path = SLASH) -> bool:
     """Whether an NVIDIA device can be used, without loading NVML."""
-    return any(Path("/dev").glob("nvidia[0-9]*"))
+    return has_card(device_nodes(root))
 
 
-def probe_machine() -> Report:
-    """Look at the machine."""
-    info = cpu_info()
-    total, available = memory()
+def probe_machine(root: Path = SLASH, nvml: Any = None) -> Report:
+    """Look at the machine. `root` is `/` or a recorded tree, `nvml` None or what stands for the module pynvml."""
+    gpus, _ = read_cards(nvml, root)
+    return report_on(gpus, root)
+
+
+def report_on(gpus: tuple[Gpu, ...], root: Path = SLASH) -> Report:
+    """The machine with its GPUs, which have been read already."""
+    info = cpu_info(root)
+    total, available = memory(root)
+    allowed = allowed_cpus(root)
     return Report(
         cpu_model=info.get("model name", info.get("CPU part", "unknown")),
-        cpus=len(os.sched_getaffinity(0)),
-        cores=len(one_cpu_a_core()),
+        cpus=len(allowed),
+        cores=cores_of(allowed, root),
         cpu_features=tuple(
             word for word in CPU_FEATURES if word in info.get("flags", info.get("Features", "")).split()
         ),
         memory_total=total,
         memory_available=available,
-        gpus=gpus() if gpu_present() else (),
+        gpus=gpus,
     )
 
 
-def cpu_info() -> dict[str, str]:
+def allowed_cpus(root: Path = SLASH) -> tuple[int, ...]:
+    """The CPUs that this process may use, in order; of a recorded tree, the process whose `self` it holds."""
+    if root == SLASH:
+        return tuple(sorted(os.sched_getaffinity(0)))
+    with contextlib.suppress(OSError, ValueError):
+        for line in (root / "proc/self/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "Cpus_allowed_list":
+                return cpu_list(value)
+    return ()
+
+
+def cores_of(cpus: tuple[int, ...], root: Path = SLASH) -> int:
+    """How many physical cores the CPUs are on; each whose siblings are not known is one of its own."""
+    cores = set()
+    for cpu in cpus:
+        siblings = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        try:
+            cores.add(siblings.read_text(encoding="ascii").strip())
+        except OSError:
+            cores.add(str(cpu))
+    return len(cores)
+
+
+def cpu_info(root: Path = SLASH) -> dict[str, str]:
     """The fields of /proc/cpuinfo's first processor."""
     with contextlib.suppress(OSError):
-        first, _, _ = Path("/proc/cpuinfo").read_text().partition("\n\n")
+        first, _, _ = (root / "proc/cpuinfo").read_text().partition("\n\n")
         pairs = (line.partition(":") for line in first.splitlines())
         return {name.strip(): value.strip() for name, _, value in pairs}
     return {}
 
 
-def memory() -> tuple[int, int]:
+def memory(root: Path = SLASH) -> tuple[int, int]:
     """(total, available) bytes: the machine's, or what the cgroup leaves if that is less."""
     fields: dict[str, int] = {}
-    for line in Path("/proc/meminfo").read_text().splitlines():
+    for line in (root / "proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
         fields[name] = int(value.split()[0]) * 1024
-    return bounded(fields["MemTotal"], fields.get("MemAvailable", fields["MemFree"]), cgroup_memory())
+    return bounded(fields["MemTotal"], fields.get("MemAvailable", fields["MemFree"]), cgroup_memory(root))
 
 
 def bounded(total: int, available: int, cgroups: list[tuple[int, int]]) -> tuple[int, int]:
@@ -67,14 +100,14 @@ def bounded(total: int, available: int, cgroups: list[tuple[int, int]]) -> tuple
     return total, available
 
 
-def cgroup_memory() -> list[tuple[int, int]]:
+def cgroup_memory(slash: Path = SLASH) -> list[tuple[int, int]]:
     """(limit, unreclaimable use) in bytes of every memory cgroup above this process that has a limit, v2 or v1."""
     found = []
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in (slash / "proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers not in {"", "memory"} and "memory" not in controllers.split(","):
             continue
-        root = Path("/sys/fs/cgroup") / ("memory" if controllers else "")
+        root = slash / "sys/fs/cgroup" / ("memory" if controllers else "")
         names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
         folder = root / path.lstrip("/")
         for place in (folder, *folder.parents):
@@ -94,25 +127,3 @@ def reclaimable(cgroup: Path) -> int:
         if name in {"inactive_file", "total_inactive_file"}:
             return int(value)
     return 0
-
-
-def gpus() -> tuple[Gpu, ...]:
-    """The NVIDIA devices, or none when the driver does not answer."""
-    import pynvml  # only where there is a device
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return ()
-    try:
-        found = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            held = pynvml.nvmlDeviceGetMemoryInfo(handle)
-            name = pynvml.nvmlDeviceGetName(handle)
-            found.append(Gpu(index, str(name), held.total >> 20, held.free >> 20))
-        return tuple(found)
-    except pynvml.NVMLError:
-        return ()
-    finally:
-        pynvml.nvmlShutdown()

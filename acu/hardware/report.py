@@ -10,6 +10,8 @@ class Gpu(Struct, frozen=True):
 
     `numa_node` is None where the firmware does not tell; `pcie` is (generation, lanes) now and `pcie_most` what card and slot
     can do; `compute_mode` as nvidia-smi prints it (`Default`, `Exclusive_Process`, `Prohibited`); `processes` are (pid, MiB).
+    `capability` is CUDA's compute capability; `performance` the state P0 (at work) to P15, which falls while a card rests;
+    `persistent` whether the driver keeps a card that nobody uses ready.
     """
 
     index: int
@@ -24,6 +26,9 @@ class Gpu(Struct, frozen=True):
     pcie_most: tuple[int, int] | None = None
     compute_mode: str = ""
     processes: tuple[tuple[int, int], ...] = ()
+    capability: tuple[int, int] | None = None
+    performance: int | None = None
+    persistent: bool | None = None
 
 
 class Report(Struct, frozen=True):
