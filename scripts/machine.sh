@@ -7,7 +7,7 @@
 # that it replaces is kept first (`keep`, or `share` where several ACUs want the same), and given back by STEP_down.
 #
 # What is remembered, under /run/acu (ACU_RUN_DIR):
-#   N/was/NAME                a value of ACU N as it was before
+#   N.was/NAME                a value of ACU N as it was before; beside its folder N, since that is the daemon's user's
 #   host/NAME/was             a value of the box as it was before the first ACU that wanted another
 #   host/NAME/by-N            ACU N wants it
 #   box.lock, N.lock          who is at work; a file that is gone is no lock, so whoever waited for it makes a new one
@@ -131,14 +131,14 @@ quoted() {
 }
 
 # run CMD ARG...: run it, or print it. While things go down a failure is said and counted, and the rest is done all the same: so
-# never in a subshell there. What it starts does not hold our lock.
+# never in a subshell there. What it starts holds neither our lock nor the report to acu-up open.
 run() {
   if [[ $dry_run ]]; then
     quoted "$@"
     return
   fi
   local code=0 text
-  "$@" 2>/proc/self/fd/8 8>&- 9>&- || code=$?
+  "$@" 2>/proc/self/fd/8 7>&- 8>&- 9>&- || code=$?
   text=$(</proc/self/fd/8)
   if ((code)); then
     failed "$(quoted "$@"): ${text:-ended with $code}"
@@ -155,7 +155,7 @@ put() {
     return
   fi
   local code=0
-  printf '%s\n' "$1" | tee "$2" 2>/proc/self/fd/8 >/dev/null 8>&- 9>&- || code=$?
+  printf '%s\n' "$1" | tee "$2" 2>/proc/self/fd/8 >/dev/null 7>&- 8>&- 9>&- || code=$?
   ((code == 0)) || failed "echo $(quoted "$1") > $(quoted "$2"): $(</proc/self/fd/8)"
   return "$code"
 }
@@ -171,23 +171,28 @@ failed() {
 # Ends with what is wrong: while things go up as the last that is said.
 die() {
   reason=$*
-  [[ $going == up ]] || say "error: $reason"
+  [[ $going == up && ! $dry_run ]] || tell_why "$reason"
   exit 1
+}
+
+# Why it ends: to acu-up, which says it when all is taken back, or to whoever looks on.
+tell_why() {
+  if [[ ${ACU_REPORT-} ]]; then printf '%s\n' "$*" >&7; else say "error: $*"; fi
 }
 
 # What was before. Names have no slash.
 
 # keep NAME VALUE: remember a value of this ACU, where none is remembered already.
 keep() {
-  [[ ! -s $own/was/$1 ]] || return 0
-  run mkdir -p "$own/was"
-  put "$2" "$own/was/$1"
+  [[ ! -s $own.was/$1 ]] || return 0
+  run mkdir -p "$own.was"
+  put "$2" "$own.was/$1"
 }
 
 # kept NAME: print it; 1 where there is none.
-kept() { [[ -s $own/was/$1 ]] && printf '%s\n' "$(<"$own/was/$1")"; }
+kept() { [[ -s $own.was/$1 ]] && printf '%s\n' "$(<"$own.was/$1")"; }
 
-forget() { [[ ! -e $own/was/$1 ]] || run rm -f "$own/was/$1"; }
+forget() { [[ ! -e $own.was/$1 ]] || run rm -f "$own.was/$1"; }
 
 # share NAME VALUE: this ACU wants a value of the box to be another; VALUE is what it is, and is remembered for the first.
 share() {
@@ -251,7 +256,8 @@ prepare() {
   hold "${lock:-box}"
 }
 
-# go_up STEP...: do what is not there. Where a step fails, and at INT and TERM, what this call began is taken back.
+# go_up STEP...: do what is not there. Where a step fails, and at INT and TERM, what this call began is taken back. Called by
+# acu-up (ACU_REPORT), what was begun is told behind descriptor 7, so that it can be taken back later.
 go_up() {
   local step
   prepare up
@@ -264,6 +270,7 @@ go_up() {
     "${step}_up" # not within a condition: there, bash would go on over what fails in it
   done
   trap - EXIT INT TERM
+  if [[ ${ACU_REPORT-} ]]; then printf '%s\n' "${begun[*]}" >&7; fi
 }
 
 take_back() {
@@ -274,16 +281,17 @@ take_back() {
   going=down
   for step in "${begun[@]}"; do "${step}_down"; done
   tidy
-  if ((${#begun[@]})) && [[ ! $dry_run ]]; then say "What was begun is taken back."; fi
-  say "error: $why"
+  tell_why "$why"
   exit "$code"
 }
 
-# go_down STEP...: take all back, in reverse, over whatever fails; ends with 1 where something did.
+# go_down STEP...: take all back (or of it what ACU_ONLY names), in reverse, over whatever fails; ends with 1 where something did.
 go_down() {
   local step order=()
   prepare down
-  for step in "$@"; do order=("$step" "${order[@]}"); done
+  for step in "$@"; do
+    if [[ " ${ACU_ONLY-$step} " == *" $step "* ]]; then order=("$step" "${order[@]}"); fi
+  done
   for step in "${order[@]}"; do
     "${step}_down" || true
   done
