@@ -1,0 +1,111 @@
+# shellcheck shell=bash
+# What scripts/install puts down, and takes back. Sourced, never run.
+#
+# Every change goes through here: it is printed with --dry-run, and what takes it back is remembered before it is made, so that a
+# run that fails, or is interrupted, leaves the tree as it was. Files and folders outside of those that are ACU's alone are noted in
+# /etc/acu/.installed, a path a line, in the order in which they were made; only these are ever removed.
+#
+# The sourcing script sets $here (the checkout), $root (the tree, empty for this box), $prefix, $listed, $dry_run and $was (an empty
+# folder, which undo_all removes) and has `trap undo_all EXIT`.
+
+: "${here?}" "${root?}" "${prefix?}" "${listed?}" "${dry_run?}" "${was?}"
+undo=() planned=()
+
+# run COMMAND...: do it, or with --dry-run say it.
+run() {
+  if [[ $dry_run ]]; then
+    printf '%s\n' "${*@Q}"
+  else
+    "$@"
+  fi
+}
+
+# write FILE MODE: what comes on standard input, as a file.
+write() {
+  if [[ $dry_run ]]; then
+    printf "install -m %s /dev/stdin %q <<'EOF'\n%s\nEOF\n" "$2" "$1" "$(cat)"
+  else
+    install -m "$2" /dev/stdin "$1"
+  fi
+}
+
+# Undoing. Each entry is a command, quoted; the last is done first.
+undone_by() { undo+=("${*@Q}"); }
+
+undo_all() {
+  local code=$? at
+  trap - EXIT
+  trap '' INT TERM # once begun, it is done to its end
+  if ((code != 0)) && [[ ! $dry_run ]] && ((${#undo[@]})); then
+    step "it failed: what this run did is undone"
+    for ((at = ${#undo[@]} - 1; at >= 0; at--)); do
+      eval "${undo[at]}" || say "could not: ${undo[at]}"
+    done
+  fi
+  rm -rf "$was"
+  exit "$code"
+}
+
+# note FILE: remember that this installation made it.
+note() {
+  [[ $1 != /etc/acu/* && $1 != "$prefix"/* ]] || return 0
+  if [[ ! $dry_run ]] && ! grep -qsxF "$1" "$root$listed"; then printf '%s\n' "$1" >>"$root$listed"; fi
+}
+
+# folder PATH: with all that it lies in.
+folder() {
+  [[ ! -d $root$1 && " ${planned[*]} " != *" $1 "* ]] || return 0
+  folder "$(dirname "$1")"
+  undone_by remove_folder "$root$1"
+  run mkdir -m 755 "$root$1"
+  planned+=("$1") # --dry-run makes none
+  if [[ -d $root/etc/acu ]]; then note "$1"; fi
+}
+
+# remove_folder PATH: where it is there and empty.
+remove_folder() { [[ ! -d $1 ]] || rmdir --ignore-fail-on-non-empty "$1"; }
+
+# changing FILE: it will be made or written anew.
+changing() {
+  local name=${1//\//%}
+  folder "$(dirname "$1")"
+  if [[ -e $root$1 ]]; then
+    [[ $dry_run ]] || cp -a "$root$1" "$was/$name"
+    undone_by cp -a "$was/$name" "$root$1"
+  else
+    undone_by rm -f "$root$1"
+    note "$1"
+  fi
+}
+
+# place SOURCE FILE: a file of systemd/ with the prefix in it.
+place() {
+  if [[ -f $root$2 ]] && cmp -s <(sed "s|/opt/acu|$prefix|g" "$here/systemd/$1") "$root$2"; then return; fi
+  changing "$2"
+  run install -m 644 "$here/systemd/$1" "$root$2"
+  if [[ $prefix != /opt/acu ]]; then run sed -i "s|/opt/acu|$prefix|g" "$root$2"; fi
+}
+
+# drop FILE: a drop-in that this configuration has no use for.
+drop() {
+  [[ -e $root$1 ]] || return 0
+  changing "$1"
+  run rm -f "$root$1"
+}
+
+# in_place COMMAND...: run it where the program will run, in the image or here.
+in_place() {
+  if [[ $root ]]; then
+    run chroot "$root" "$@"
+  else
+    run "$@"
+  fi
+}
+
+systemctl_there() {
+  if [[ $root ]]; then
+    run systemctl --root="$root" --quiet "$@"
+  else
+    run systemctl --quiet "$@"
+  fi
+}
