@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+Share = Annotated[float, Meta(gt=0, le=1)]
 ContextLength = Annotated[int, Meta(ge=16)]
 Sequences = Annotated[int, Meta(ge=1, le=4096)]
 StepTokens = Annotated[int, Meta(ge=32)]
@@ -198,6 +199,17 @@ class SchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     idle_prefix_s: Annotated[
         Seconds, Meta(description="Seconds after which such a prompt is forgotten, if no run goes on from it.")
     ] = 600.0
+    kv_watermark: Annotated[
+        Share,
+        Meta(
+            description="Share of the KV pool that running requests and idle prompts may have together. Above it idle prompts "
+            "are forgotten, those that were left the longest ago first."
+        ),
+    ] = 0.95
+    kv_release: Annotated[
+        Share, Meta(description="Share of the idle prompts that are forgotten when kv_watermark is passed.")
+    ] = 0.30
+    kv_watch_s: Annotated[Seconds, Meta(description="Seconds between two looks at the KV pool.")] = 5.0
     max_choices: Annotated[
         int, Meta(description="Largest `n` (answers a request), and prompts a completion request.", ge=1, le=128)
     ] = 16

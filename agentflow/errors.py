@@ -7,6 +7,7 @@
     │   └── InvalidGrammar          a schema, regex or grammar that is too large, too slow or wrong
     ├── Refused                     the request was fine; the box will not take it now
     │   ├── QueueFull
+    │   ├── LongPromptRefused       device memory runs short; short prompts pass
     │   ├── DeadlineExceeded
     │   ├── Draining
     │   └── EngineUnavailable       no engine of the model can take work (loading, restarting, given up)
@@ -70,6 +71,10 @@ class Refused(AgentFlowError):
 
 class QueueFull(Refused):
     """The queue is at its bound, or its expected wait passes the request's deadline."""
+
+
+class LongPromptRefused(Refused):
+    """The device's memory runs short, and the prompt is longer than what is taken meanwhile."""
 
 
 class DeadlineExceeded(Refused):

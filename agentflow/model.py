@@ -27,7 +27,7 @@ from agentflow.prompt import ChatEncoder
 from agentflow.sampling import differing
 from agentflow.scheduler import Ticket
 from agentflow.scheduler.pool import Pool
-from agentflow.status import ModelStatus
+from agentflow.status import HeldStatus, ModelStatus
 from agentflow.tokenizer import Tokenizer
 from agentflow.turns import Turns
 
@@ -153,7 +153,7 @@ class Model:
             )
         return max_tokens
 
-    def status(self) -> ModelStatus:
+    def status(self, held: HeldStatus | None = None) -> ModelStatus:
         """A snapshot."""
         pool = self.pool
         return ModelStatus(
@@ -167,6 +167,7 @@ class Model:
             queued=len(pool.waiting),
             running=pool.running,
             sampling=differing(self.served.sampling),
+            held=held,
         )
 
 

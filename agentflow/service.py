@@ -40,7 +40,7 @@ from agentflow.plan import Plan, check_alternatives, check_token_ids, next_seed,
 from agentflow.responses.responses import Responses
 from agentflow.run import Run, RunStatus
 from agentflow.sampling import overlaid
-from agentflow.scheduler import PrefixKeeper, Scheduler, Seat
+from agentflow.scheduler import Scheduler, Seat, Upkeep
 from agentflow.speaker import Speaker
 from agentflow.status import Capacity, ServiceStatus
 from agentflow.stream import Choice, EventStream, RunStream
@@ -67,7 +67,7 @@ class Service:
         self._config = config
         self._on_engine_change = on_engine_change
         self._scheduler = Scheduler(config, on_run_end)
-        self._prefixes = PrefixKeeper(config, self._scheduler)
+        self.upkeep = Upkeep(config, self._scheduler)
         self._encoding = Encoding(config)
         self._tasks: asyncio.TaskGroup | None = None
         self._stopping = asyncio.Event()
@@ -78,7 +78,7 @@ class Service:
             embed = self._embed_texts if any(model.served.role == "embed" for model in self._models) else None
             check = self._encoding.check_grammar
             beginnings = Beginnings(agency, self._speaker, config.deadline_s, check, embed)
-            self._agents = Runs(agency, beginnings, self._prefixes.forget)
+            self._agents = Runs(agency, beginnings, self.upkeep.prefixes.forget)
         self._responses = None if self._agents is None else Responses(self._agents)
 
     def _model(self, served: ServedModel) -> Model:
@@ -107,7 +107,7 @@ class Service:
         """Begin bringing the engines up in `tasks`; returns at once (see `status`)."""
         self._tasks = tasks
         if self._agents is not None:
-            self._prefixes.start(tasks)
+            self.upkeep.start(tasks)
             self._agents.start(tasks)
         for model in self._models:
             tasks.create_task(model.load(self._encoding.threads, self._stopping))
@@ -138,7 +138,7 @@ class Service:
         """Abort everything and stop the engines. Leaves no process."""
         self._stopping.set()
         await self.leave_runs()
-        self._prefixes.stop()
+        self.upkeep.stop()
         self.abort_all()
         await asyncio.gather(
             *(supervisor.stop(timeout_s) for model in self._models for supervisor in model.supervisors)
@@ -245,7 +245,7 @@ class Service:
         """A chat model for agents, as soon as it is loaded. Raises InvalidRequest, EngineUnavailable."""
         model = self._find(name, "chat")
         spoken = await model.spoken(deadline_at)
-        return Speaker(model, spoken, self._scheduler, self._encoding.run, self._prefixes)
+        return Speaker(model, spoken, self._scheduler, self._encoding.run, self.upkeep.prefixes)
 
     async def _stream(self, model: Model, request: ChatRequest | CompletionRequest, plan: Plan) -> RunStream:
         """Submit `n` runs for each prompt, and hand out their events once the first has been taken."""
@@ -357,7 +357,7 @@ class Service:
 
     def status(self) -> ServiceStatus:
         """A snapshot that costs no round trip to an engine."""
-        models = tuple(model.status() for model in self._models)
+        models = tuple(model.status(self.upkeep.pools.status(model.served.name)) for model in self._models)
         scheduler = self._scheduler
         missing = [model for model in models if not model.ready]
         reason = None
@@ -377,7 +377,8 @@ class Service:
             queued_tokens=scheduler.queued_tokens,
             running=scheduler.running,
             models=models,
-            idle_prefixes=len(self._prefixes),
+            idle_prefixes=len(self.upkeep.prefixes),
+            prompt_limit=self.upkeep.prompt_limit,
             agents=None if self._agents is None else self._agents.status(),
         )
 

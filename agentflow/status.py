@@ -25,6 +25,21 @@ class EngineStatus(Struct, frozen=True):
     uptime_s: float = 0.0
 
 
+class HeldStatus(Struct, frozen=True):
+    """What idle runs hold of a model's KV pool, as last read.
+
+    `runs`: their prompts, which have `tokens` tokens that nothing at work has too; `share`: of the pool, with what runs, where
+    1.0 is all of it. `above`: whether it is above its watermark, which was passed so many times; `released`: runs that let go.
+    """
+
+    runs: int
+    tokens: int
+    share: float
+    above: bool
+    passed: int
+    released: int
+
+
 class ModelStatus(Struct, frozen=True):
     """A served model with its engines; `ready` when at least one of them takes work.
 
@@ -41,6 +56,7 @@ class ModelStatus(Struct, frozen=True):
     queued: int
     running: int
     sampling: dict[str, float] = {}
+    held: HeldStatus | None = None
 
 
 class AgentStatus(Struct, frozen=True):
@@ -78,7 +94,8 @@ class Capacity(Struct, frozen=True):
 class ServiceStatus(Struct, frozen=True):
     """The whole orchestrator. `reason` says in a sentence why it is not ready.
 
-    `idle_prefixes`: prompts that the engines keep for runs that are not at work.
+    `idle_prefixes`: prompts that the engines keep for runs that are not at work. `prompt_limit`: the longest prompt that is
+    taken now, in tokens, while the device's memory runs short.
     """
 
     ready: bool
@@ -89,4 +106,5 @@ class ServiceStatus(Struct, frozen=True):
     running: int
     models: tuple[ModelStatus, ...]
     idle_prefixes: int = 0
+    prompt_limit: int | None = None
     agents: AgentsStatus | None = None

@@ -93,6 +93,7 @@ RULES: dict[type[BaseException], Rule] = {
     flow.InvalidGrammar: Rule(400, "invalid_grammar"),
     flow.Refused: Rule(503, "refused"),
     flow.QueueFull: Rule(429, "queue_full"),
+    flow.LongPromptRefused: Rule(503, "long_prompt_refused"),
     flow.DeadlineExceeded: Rule(504, "deadline_exceeded"),
     flow.Draining: Rule(503, "draining"),
     flow.EngineUnavailable: Rule(503, "engine_unavailable"),

@@ -113,6 +113,10 @@ class Encoder:
                 item.vector.cancel()
         return np.stack(vectors) if vectors else np.empty((0, self.dimensions), np.float32)
 
+    async def free_memory(self) -> int:
+        """As Embedder.free_memory: it keeps nothing."""
+        return 0
+
     def stats(self) -> EngineStats:
         """As Embedder.stats."""
         return EngineStats(

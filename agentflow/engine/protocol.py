@@ -31,7 +31,8 @@ class StartProgress(Struct, frozen=True):
 class EngineInfo(Struct, frozen=True):
     """What a started engine turned out to be.
 
-    `max_model_len` counts tokens; `max_running` sequences at a time; `kv_cache_tokens` is the size of the KV pool;
+    `max_model_len` counts tokens; `max_running` sequences at a time; `kv_cache_tokens` is the size of the KV pool, in blocks of
+    `kv_block_tokens`;
     `choices` are the decisions that were made for this machine, for `acu status` (dtype, threads, preloads ...).
     """
 
@@ -39,6 +40,7 @@ class EngineInfo(Struct, frozen=True):
     max_model_len: int
     max_running: int
     kv_cache_tokens: int | None = None
+    kv_block_tokens: int = 1
     pids: tuple[int, ...] = ()
     choices: dict[str, Any] = {}
 
@@ -102,6 +104,12 @@ class Engine(Protocol):
         EngineFailure.
         """
 
+    async def free_memory(self) -> int:
+        """Give back what can be had again: cached blocks that no sequence is using, and device memory that is kept aside.
+
+        Returns how many tokens are not found any more. Raises EngineFailure.
+        """
+
     def stats(self) -> EngineStats:
         """A snapshot that costs no round trip."""
 
@@ -129,6 +137,9 @@ class Embedder(Protocol):
 
     async def embed(self, inputs: Sequence[Sequence[int]]) -> Any:
         """Token ids in, a float32 numpy array of unit vectors out, shape [len(inputs), dimensions]."""
+
+    async def free_memory(self) -> int:
+        """As Engine.free_memory."""
 
     def stats(self) -> EngineStats:
         """As Engine.stats."""

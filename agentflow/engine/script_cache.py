@@ -61,6 +61,13 @@ class PrefixCache:
             del self._blocks[block]
         return BLOCK * len(dropped)
 
+    def forget_all(self) -> int:
+        """Drop all blocks that nobody holds. Returns how many tokens these had."""
+        dropped = [block for block in self._blocks if block not in self._held]
+        for block in dropped:
+            del self._blocks[block]
+        return BLOCK * len(dropped)
+
 
 def _chain(tokens: bytes, salt: str | None) -> Iterator[int]:
     """The whole blocks of `tokens`, each by its name."""

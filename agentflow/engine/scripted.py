@@ -25,7 +25,7 @@ from time import monotonic
 
 from agentflow.engine.protocol import Delta, EngineInfo, EngineStats, GenerateRequest, StartProgress
 from agentflow.engine.script import Rule, Script
-from agentflow.engine.script_cache import PrefixCache
+from agentflow.engine.script_cache import BLOCK, PrefixCache
 from agentflow.engine.script_clock import Clock
 from agentflow.engine.script_pace import Pace
 from agentflow.engine.script_plan import Cutter, last_user_text, plan
@@ -68,6 +68,7 @@ class ScriptedEngine:
             max_model_len=self._max_model_len,
             max_running=self._max_running,
             kv_cache_tokens=self._kv_tokens,
+            kv_block_tokens=BLOCK,
             choices={"rules": len(self._rules), "tokens_per_s": self._script.tokens_per_s or "unlimited"},
         )
 
@@ -118,6 +119,12 @@ class ScriptedEngine:
         if self._failure is not None:
             raise self._failure.again()
         return self._prefixes.forget(_bytes(token_ids), len(_bytes(token_ids[:keep])), cache_salt)
+
+    async def free_memory(self) -> int:
+        """As Engine.free_memory."""
+        if self._failure is not None:
+            raise self._failure.again()
+        return self._prefixes.forget_all()
 
     def stats(self) -> EngineStats:
         """As Engine.stats."""

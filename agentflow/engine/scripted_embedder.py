@@ -59,6 +59,10 @@ class ScriptedEmbedder:
         finally:
             self._outstanding -= len(inputs)
 
+    async def free_memory(self) -> int:
+        """As Embedder.free_memory: it keeps nothing."""
+        return 0
+
     def stats(self) -> EngineStats:
         """As Embedder.stats."""
         return EngineStats(

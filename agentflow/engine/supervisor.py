@@ -7,7 +7,8 @@ An engine is never restarted: each start builds a fresh one. While it is ready, 
 is looked for: work outstanding, and no progress for `stall_timeout_s` since the later of its last progress and the moment
 when work became outstanding. A stalled engine is killed with EngineStalled as the reason that its running streams raise.
 After any failure, a failed start included, what is left of the engine is killed, and the next start waits: `backoff_s` at
-first, doubling up to `backoff_max_s`, and back to `backoff_s` after the engine has been ready for `HEALTHY_S`.
+first, doubling up to `backoff_max_s`, and back to `backoff_s` after the engine has been ready for `HEALTHY_S`. An engine that
+is to be renewed while it is ready is ended in the same way, with the caller's reason, and the next one starts at once.
 
 All state belongs to the event loop. `on_change` is called, on the loop, after each change of state, stage or engine;
 it must not raise or block. Cancelling `run` ends the engine's processes before the cancellation goes on.
@@ -84,6 +85,7 @@ class Supervisor(Generic[E]):
         self._ready_at = 0.0
         self._restarts = 0
         self._last_error: str | None = None
+        self._renewal: EngineFailure | None = None  # why the engine is to be replaced
         self._stop_timeout_s: float | None = None
         self._stopping = asyncio.Event()
         self._stopped = asyncio.Event()
@@ -130,6 +132,10 @@ class Supervisor(Generic[E]):
                 lived_s = await self._one_life()
                 if self._stopping.is_set():
                     break
+                if self._renewal is not None:
+                    self._renewal = None
+                    self._restarts += 1
+                    continue
                 backoff_s = self._limits.backoff_s if lived_s >= HEALTHY_S else backoff_s
                 self._set("backing_off", f"retry in {backoff_s:g} s")
                 await self._sleep(backoff_s)
@@ -139,6 +145,22 @@ class Supervisor(Generic[E]):
             self._current = None
             self._set("stopped")
             self._stopped.set()
+
+    async def renew(self, why: EngineFailure) -> None:
+        """Replace the engine by a fresh one; what runs on it raises `why`. Returns when that is ready, or will not be soon.
+
+        Does nothing while none is ready: a fresh one is on its way then.
+        """
+        if self._state != "ready" or self._renewal is not None:
+            return
+        self._renewal = why
+        while True:
+            await asyncio.sleep(POLL_S)
+            if not self._renewing():
+                return
+
+    def _renewing(self) -> bool:
+        return not self._stopped.is_set() and (self._renewal is not None or self._state == "starting")
 
     async def stop(self, timeout_s: float) -> None:
         """End the engine in order, by force after `timeout_s`; returns when nothing of it is left. Idempotent."""
@@ -202,6 +224,10 @@ class Supervisor(Generic[E]):
         busy_since: float | None = None
         while not self._stopping.is_set():
             failure = engine.failure
+            if failure is None and self._renewal is not None:
+                self._set("starting", "ending the engine before")
+                engine.kill(self._renewal)
+                return
             if failure is None:
                 stats = engine.stats()
                 now = time.monotonic()

@@ -48,12 +48,26 @@ class Forgotten(NamedTuple):
     keep: int
 
 
+class Idle(NamedTuple):
+    """What idle runs hold of a model's engines, at a moment. `tokens` counts whole blocks that nobody else names."""
+
+    prompts: int
+    tokens: int
+
+
 class Reading(NamedTuple):
     """A prompt that is in use, and the idle ones that it goes on from, with the time since which they were."""
 
     place: Place
     prompt: bytes
     taken: tuple[tuple[bytes, float], ...]
+
+
+class Order(NamedTuple):
+    """The prompts of one place, sorted; those in `idle` are, once each, and the others are in use."""
+
+    prompts: tuple[bytes, ...]
+    idle: frozenset[bytes]
 
 
 class IdlePrefixes:
@@ -106,6 +120,21 @@ class IdlePrefixes:
         theirs = {key: -math.inf for key in self._idle if key[0].tenant == tenant}
         self._idle = theirs | {key: since for key, since in self._idle.items() if key not in theirs}
 
+    def expire_oldest(self, model: str, count: int) -> int:
+        """The time of those `count` of a model's prompts is over that were left the longest ago. Returns how many there were."""
+        oldest = [key for key in self._idle if key[0].model == model][:count]
+        theirs = dict.fromkeys(oldest, -math.inf)
+        self._idle = theirs | {key: since for key, since in self._idle.items() if key not in theirs}
+        return len(oldest)
+
+    def orders(self, model: str) -> list[Order]:
+        """All prompts of a model as they are now, for `held`."""
+        return [
+            Order(tuple(order), frozenset(prompt for each, prompt in self._idle if each == place))
+            for place, order in self._orders.items()
+            if place.model == model
+        ]
+
     def next_over(self, now: float) -> Forgotten | None:
         """The next that has to go, which is forgotten here; None if none has to."""
         while self._idle:
@@ -147,6 +176,32 @@ class IdlePrefixes:
             else:
                 prompt = prompt[:shared]
         return found
+
+
+def held(orders: Sequence[Order], block: int) -> Idle:
+    """What the idle ones of these hold, in blocks of so many tokens. Takes microseconds a prompt: many are for a thread."""
+    idle = sum(len(order.idle) for order in orders)
+    blocks = sum(_blocks(order.prompts, block) - _blocks(_used(order), block) for order in orders)
+    return Idle(idle, blocks * block)
+
+
+def _used(order: Order) -> list[bytes]:
+    """The prompts that are in use: of one that is idle too, all but one of the equal ones."""
+    used, before = [], None
+    for prompt in order.prompts:
+        if prompt == before or prompt not in order.idle:
+            used.append(prompt)
+        before = prompt
+    return used
+
+
+def _blocks(prompts: Sequence[bytes], block: int) -> int:
+    """How many blocks sorted prompts have, where those in a common beginning are the same."""
+    count, before = 0, b""
+    for prompt in prompts:
+        count += len(prompt) // WIDTH // block - _common(before, prompt) // block
+        before = prompt
+    return count
 
 
 def _packed(token_ids: Sequence[int]) -> bytes:

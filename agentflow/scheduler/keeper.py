@@ -20,10 +20,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from agentflow.config import SchedulerConfig
-from agentflow.scheduler.idle import Forgotten, IdlePrefixes, Place, Reading
+from agentflow.scheduler.idle import Forgotten, Idle, IdlePrefixes, Place, Reading, held
 from agentflow.scheduler.scheduler import Scheduler
 
 BACKLOG: Final = 128  # prompts
+FEW: Final = 16  # prompts that are counted in a fraction of a millisecond
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +70,20 @@ class PrefixKeeper:
         """Forget all that a tenant's runs left, now."""
         self._idle.expire(tenant)
         self._changed.set()
+
+    def release(self, model: str, count: int) -> int:
+        """Forget those `count` of a model's idle prompts that were left the longest ago, now. Returns how many there were."""
+        released = self._idle.expire_oldest(model, count)
+        if released:
+            self._changed.set()
+        return released
+
+    async def held(self, model: str, block: int) -> Idle:
+        """What idle runs hold of a model's engines, whose blocks have so many tokens."""
+        orders = self._idle.orders(model)
+        if sum(len(order.prompts) for order in orders) <= FEW:
+            return held(orders, block)
+        return await asyncio.to_thread(held, orders, block)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

@@ -25,12 +25,13 @@ class Slot:
     def __init__(self, supervisor: Supervisor[Any]) -> None:
         self.supervisor = supervisor
         self.taken = 0
+        self.held_back = False  # it gets no more work: it is about to be replaced
         self.failures_in_a_row = 0
         self._was = ""
 
     def free(self) -> int:
-        """Seats that may be taken now; 0 while the engine is not ready."""
-        info = self.supervisor.info if self.ready else None
+        """Seats that may be taken now; 0 while the engine is not ready, or is held back."""
+        info = self.supervisor.info if self.ready and not self.held_back else None
         return max(0, info.max_running - self.taken) if info else 0
 
     @property

@@ -38,6 +38,7 @@ from agentflow.errors import (
 )
 from agentflow.run import Run, RunStatus
 from agentflow.scheduler.pool import Pool, Slot
+from agentflow.scheduler.promptlimit import PromptLimit
 from agentflow.status import Capacity
 
 _log = logging.getLogger(__name__)
@@ -165,6 +166,7 @@ class Scheduler:
         self.pools: dict[str, Pool[Ticket]] = {}
         self._seats: set[Seat] = set()
         self._queued_tokens = 0
+        self.prompt_limit: PromptLimit | None = None
         self.draining = False
         self._closed = False
         self._idle = asyncio.Event()
@@ -307,6 +309,8 @@ class Scheduler:
             return Draining("The daemon is shutting down.", retry_after_s=CLOSED_RETRY_S)
         if pool.tripped:
             return self._unavailable(pool)
+        if self.prompt_limit is not None and not continues and (long := self.prompt_limit.refusal(runs)) is not None:
+            return long
         must_wait = runs[pool.free :]
         if not must_wait or continues:
             return None

@@ -33,8 +33,6 @@ from agentflow.engine.vllm.tuning import choose
 from agentflow.errors import EngineDied, EngineFailure, InvalidRequest, SequenceFailed
 from agentflow.messages import Sampling, Structured
 
-FORGET_S = 30.0  # an engine that is at work looks up between two steps; one that does not in this time is stuck
-
 _log = logging.getLogger(__name__)
 
 
@@ -86,6 +84,7 @@ class VllmEngine:
             max_model_len=config.model_config.max_model_len,
             max_running=choices.max_running,
             kv_cache_tokens=config.cache_config.kv_cache_size_tokens,
+            kv_block_tokens=config.cache_config.block_size,
             pids=self._host.processes.pids,
             choices=choices.shown,
         )
@@ -126,15 +125,13 @@ class VllmEngine:
 
     async def forget(self, token_ids: SequenceOf[int], keep: int, cache_salt: str | None) -> int:
         """As Engine.forget; see forgetting.py."""
-        llm = self._host.llm
-        if (failure := self.failure) is not None or llm is None:
-            raise failure.again() if failure is not None else EngineDied("the engine has not been started")
-        try:
-            async with asyncio.timeout(FORGET_S):
-                core = llm.engine_core
-                return int(await core.call_utility_async(forgetting.METHOD, list(token_ids), keep, cache_salt))
-        except Exception as error:  # vLLM raises no narrower one
-            raise (self.failure or SequenceFailed(f"The engine did not forget a prompt: {error}")).again() from error
+        return await self._host.call(
+            forgetting.METHOD, "The engine did not forget a prompt", list(token_ids), keep, cache_salt
+        )
+
+    async def free_memory(self) -> int:
+        """As Engine.free_memory; see forgetting.py."""
+        return await self._host.call(forgetting.FREE_METHOD, "The engine gave no memory back")
 
     def stats(self) -> EngineStats:
         """A snapshot, as of EngineCore's last step."""

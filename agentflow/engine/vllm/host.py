@@ -37,7 +37,9 @@ from agentflow.engine.vllm.processes import Processes
 from agentflow.engine.vllm.spawning import spawning
 from agentflow.engine.vllm.startup import IMPORTING, INITIALIZING, MODULES, Startup
 from agentflow.engine.vllm.tuning import ONE_PROCESS, EngineChoices
-from agentflow.errors import EngineDied, EngineFailure, EngineStartFailed
+from agentflow.errors import EngineDied, EngineFailure, EngineStartFailed, SequenceFailed
+
+CALL_S = 30.0  # an engine that is at work looks up between two steps; one that does not in this time is stuck
 
 
 class EngineHost:
@@ -117,6 +119,16 @@ class EngineHost:
             raise EngineStartFailed(f"vLLM did not start: {self._log.root_cause() or _sentence(error)}") from error
         self.processes.forget_the_dead()
         self._shared_memory = frozenset().union(*map(leftovers.shared_memory_of, self.processes.pids))
+
+    async def call(self, method: str, failed: str, *args: Any) -> int:
+        """The number that EngineCore's `method` returns, between two of its steps. Raises EngineFailure, which says `failed`."""
+        if (failure := self.failure) is not None or self.llm is None:
+            raise failure.again() if failure is not None else EngineDied("the engine has not been started")
+        try:
+            async with asyncio.timeout(CALL_S):
+                return int(await self.llm.engine_core.call_utility_async(method, *args))
+        except Exception as error:  # vLLM raises no narrower one
+            raise (self.failure or SequenceFailed(f"{failed}: {error}")).again() from error
 
     def kill(self, reason: EngineFailure | None = None) -> None:
         """SIGKILL to every process, now."""

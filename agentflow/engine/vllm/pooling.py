@@ -15,6 +15,7 @@ from typing import Any
 
 from agentflow.config import ModelConfig
 from agentflow.engine.protocol import EngineInfo, EngineStats, StartProgress
+from agentflow.engine.vllm import forgetting
 from agentflow.engine.vllm.facts import MachineFacts, read_model
 from agentflow.engine.vllm.host import EngineHost
 from agentflow.engine.vllm.startup import Startup, expected_seconds
@@ -96,6 +97,10 @@ class VllmEmbedder:
             self._outstanding -= 1
         self._progress_at = time.monotonic()
         return vector
+
+    async def free_memory(self) -> int:
+        """As Embedder.free_memory; see forgetting.py."""
+        return await self._host.call(forgetting.FREE_METHOD, "The engine gave no memory back")
 
     def stats(self) -> EngineStats:
         """As Embedder.stats. The engine runs as many inputs as it may; the others wait there."""

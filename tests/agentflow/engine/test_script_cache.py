@@ -64,3 +64,14 @@ def test_after_all_has_been_forgotten_nothing_is_known_of_anything() -> None:
         assert known == 0
         cache.release(blocks)
         cache.forget(prompt, 0, None)
+
+
+def test_all_that_nobody_holds_is_forgotten_at_once() -> None:
+    cache = PrefixCache()
+    _, held = cache.match(PROMPT[:50], "a")
+    _, free = cache.match(PROMPT, "a")
+    cache.match(PROMPT, "b")
+    cache.release(free)
+    assert cache.forget_all() == 96 - 48
+    assert cache.match(PROMPT, "a")[0] == 48
+    cache.release(held)

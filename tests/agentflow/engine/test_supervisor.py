@@ -233,3 +233,38 @@ async def test_the_info_outlives_the_engine_while_a_new_one_starts() -> None:
         await until(lambda: supervisor.status().state == "starting")
         assert supervisor.info is not None
         assert supervisor.status().last_error == "gone"
+
+
+async def test_a_renewed_engine_is_replaced_at_once_and_its_streams_raise_the_reason() -> None:
+    limits = SupervisorLimits(backoff_s=3600)
+    states: list[str] = []
+    rules = (Rule(match=".*", answer="x" * 500, tokens_per_s=20),)
+    async with supervised(
+        lambda: ScriptedEngine(Script(rules=rules)), limits, on_change=lambda it: states.append(it.state)
+    ) as supervisor:
+        engine = await ready(supervisor)
+        stream = engine.generate(request())
+        await anext(stream)
+        await supervisor.renew(EngineDied("its memory is wanted"))
+        with pytest.raises(EngineDied, match="its memory is wanted"):
+            async for _ in stream:
+                pass
+        assert await ready(supervisor) is not engine
+        assert (supervisor.status().restarts, supervisor.status().last_error) == (1, None)
+        assert "backing_off" not in states
+
+
+async def test_renewing_ends_with_a_start_that_fails_and_with_a_stop() -> None:
+    starts = iter([lambda: asyncio.sleep(0), failing_start])
+    async with supervised(lambda: BareEngine(next(starts)), SupervisorLimits(backoff_s=3600)) as supervisor:
+        await ready(supervisor)
+        await supervisor.renew(EngineDied("again"))
+        assert (supervisor.state, supervisor.status().last_error) == ("backing_off", "the weights do not fit")
+        await supervisor.renew(EngineDied("a fresh one is on its way"))
+    starts = iter([lambda: asyncio.sleep(0), lambda: asyncio.sleep(60)])
+    async with supervised(lambda: BareEngine(next(starts))) as supervisor:
+        await ready(supervisor)
+        renewal = asyncio.create_task(supervisor.renew(EngineDied("again")))
+        await until(lambda: supervisor.status().stage == "loading" and supervisor.status().restarts == 1)
+        await supervisor.stop(1)
+        await renewal

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from agentflow.scheduler.idle import Forgotten, IdlePrefixes, Place
+from agentflow.scheduler.idle import Forgotten, Idle, IdlePrefixes, Place, held
 
 HERE = Place("m", "acme")
 ELSEWHERE = (Place("m", "other"), Place("small", "acme"))
@@ -202,3 +202,64 @@ def test_neighbours_tell_as_much_as_a_look_at_all() -> None:
 
 def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def test_what_is_held_is_what_nobody_at_work_names_in_whole_blocks() -> None:
+    idle = IdlePrefixes(10, 60.0)
+    left(idle, range(10), at=1.0)
+    assert held(idle.orders("m"), 4) == Idle(1, 8)
+    left(idle, [*range(6), 9, 9, 9], at=2.0)  # its first block is the other's too
+    assert held(idle.orders("m"), 4) == Idle(2, 12)
+    left(idle, range(10), at=3.0, place=ELSEWHERE[0])  # another tenant's are others
+    left(idle, range(10), at=3.0, place=ELSEWHERE[1])  # and so are another model's
+    assert held(idle.orders("m"), 4) == Idle(3, 20)
+    assert held(idle.orders("small"), 4) == Idle(1, 8)
+    working = idle.begin(HERE, [*range(5), 7, 7, 7])
+    assert held(idle.orders("m"), 4) == Idle(3, 16)
+    again = idle.begin(HERE, [*range(6), 9, 9, 9])
+    assert held(idle.orders("m"), 4) == Idle(2, 12)
+    idle.end(again, [], 4.0)
+    idle.end(working, None, 4.0)
+    assert held(idle.orders("m"), 4) == Idle(3, 20)
+    assert held(idle.orders("m"), 1) == Idle(3, 23)
+    assert held(idle.orders("nobody's"), 4) == Idle(0, 0)
+
+
+def test_one_that_is_in_use_and_idle_at_once_holds_nothing() -> None:
+    idle = IdlePrefixes(10, 60.0)
+    first, second = idle.begin(HERE, range(8)), idle.begin(HERE, range(8))
+    idle.end(first, [], 1.0)
+    assert held(idle.orders("m"), 4) == Idle(1, 0)
+    idle.end(second, [], 2.0)
+    assert held(idle.orders("m"), 4) == Idle(1, 8)
+
+
+def test_held_blocks_are_those_of_the_idle_prompts_less_those_in_use() -> None:
+    choose = random.Random(7)
+    for _ in range(200):
+        idle = IdlePrefixes(100, 60.0)
+        readings = [
+            idle.begin(HERE, [choose.randrange(2) for _ in range(choose.randrange(1, 9))])
+            for _ in range(choose.randrange(1, 12))
+        ]
+        for reading in readings[::2]:
+            idle.end(reading, [choose.randrange(2)], 1.0)
+        (order,) = idle.orders("m")
+        blocks = [
+            {prompt[: 4 * size] for prompt in group for size in range(2, len(prompt) // 4 + 1, 2)}
+            for group in (order.idle, [reading.prompt for reading in readings[1::2]])
+        ]
+        assert held([order], 2).tokens == 2 * len(blocks[0] - blocks[1])
+
+
+def test_the_oldest_of_one_model_go_when_they_have_to() -> None:
+    idle = IdlePrefixes(10, 60.0)
+    for number in range(4):
+        left(idle, [number], at=float(number), place=HERE if number % 2 else ELSEWHERE[0])
+    left(idle, [9], at=0.0, place=ELSEWHERE[1])
+    assert idle.expire_oldest("m", 3) == 3
+    assert over(idle, 5.0) == [([0], 0), ([1], 0), ([2], 0)]
+    assert (len(idle), idle.next_at) == (2, 63.0)
+    assert idle.expire_oldest("m", 3) == 1
+    assert idle.expire_oldest("small", 0) == 0
+    assert over(idle, 5.0) == [([3], 0)]
