@@ -1,9 +1,10 @@
 """Daemon: the composition root, and the one owner of the process's life.
 
-Start, in this order: the ground is surveyed (see ground.py), sockets are bound and listen, event loop, keys, audit log, HTTP
-face, READY to systemd, logs, engines. Until READY everything that can be wrong raises StartRefused and leaves nothing
-behind; clients that connected meanwhile are served from READY on, and wait while models load. Nothing heavy (structlog,
-vLLM, torch) is imported before the sockets accept, and the HTTP face not before they listen: hence the imports in functions.
+Start, in this order: the ground is surveyed (see ground.py), the process bound to its NUMA node, sockets are bound and listen,
+event loop, keys, audit log, HTTP face, READY to systemd, logs, engines. Until READY everything that can be wrong raises
+StartRefused and leaves nothing behind; clients that connected meanwhile are served from READY on, and wait while models load.
+Nothing heavy (structlog, vLLM, torch) is imported before the sockets accept, and the HTTP face not before they listen: hence
+the imports in functions.
 
 End, on SIGTERM or SIGINT: no new work (503), what runs or waits may finish, and be read by its clients, for
 `drain_timeout_s`, then the rest is aborted with an error in its stream; sockets closed and removed; connections closed; data
@@ -22,7 +23,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,11 +34,14 @@ from acu.config import AcuConfig, LoadedConfig
 from acu.data import Data
 from acu.errors import StartRefused
 from acu.ground import Ground, load_certificate, models_kept, open_audit_log, read_keys, survey
+from acu.hardware.locality import Locality
+from acu.hardware.pin import bind
 from acu.lastresort import LastResort
 from acu.logs import LogThread, log_style
 from acu.preloading import Preloading
 from acu.pulse import RecentLag, beat, settle_memory
 from acu.served import Plan, build
+from acu.signals import HANDLED_SIGNALS, STOP_SIGNALS, signals_held
 from acu.tracing import open_tracing
 
 if TYPE_CHECKING:
@@ -52,8 +56,6 @@ if TYPE_CHECKING:
     from agentflow.service import Service
     from agentflow.status import ServiceStatus
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-HANDLED_SIGNALS = (*STOP_SIGNALS, signal.SIGHUP)
 STOP_ENGINES_S = 10.0
 CLOSE_CONNECTIONS_S = 5.0
 LAST_RESORT_S = 30.0  # after the drain, for closing connections and stopping engines
@@ -76,6 +78,7 @@ def serve(
     """
     with signals_held(), contextlib.ExitStack() as held:
         ground = survey(loaded, environ)
+        ground = msgspec.structs.replace(ground, bound=bind(ground.config, ground.report))
         held.enter_context(models_kept(ground.plans))
         if ground.report.gpus:  # for the engines' processes; what the operator has set stays
             environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
@@ -141,6 +144,7 @@ class Daemon:
         self._data: Data | None = None
         self._started_at = time.monotonic()
         self._lag = RecentLag()
+        self._locality = Locality(ground.bound)
         self._stopping = asyncio.Event()
         self._forced = asyncio.Event()
         self._reload_asked = asyncio.Event()
@@ -185,7 +189,7 @@ class Daemon:
         telemetry.watch_data(lambda: None if data.plane is None else data.plane.status())
         face = Face(self._settings, service, self._keys, self._hooks(telemetry, jobs), data.library)
         runner = make_runner(face, shutdown_timeout=CLOSE_CONNECTIONS_S)
-        telemetry.watch(service.status, lambda: runner.open_connections)
+        telemetry.watch(service.status, lambda: runner.open_connections, lambda: self._locality.shares)
         async with asyncio.TaskGroup() as tasks:
             own: list[asyncio.Task[None]] = []
             try:
@@ -195,9 +199,9 @@ class Daemon:
                     telemetry.loop_lag.observe(lag_s)
                     self._lag.observe(lag_s)
 
-                own.append(tasks.create_task(beat(observe, self._notifier, self._ground.handover.watchdog_s)))
-                own.append(tasks.create_task(self._tell_status(service)))
-                own.append(tasks.create_task(self._reload_when_asked()))
+                pulse = beat(observe, self._notifier, self._ground.handover.watchdog_s)
+                reloads, numa = self._reload_when_asked(), self._locality.watch(service.status)
+                own.extend(map(tasks.create_task, (pulse, self._tell_status(service), reloads, numa)))
                 self._preloading.start()
                 await service.start(tasks)
                 data.start(tasks)
@@ -343,6 +347,7 @@ class Daemon:
             "preloading": self._preloading.line or None,
             "data": None if self._data is None else self._data.status(),
             "machine": msgspec.to_builtins(self._ground.report),
+            "numa": self._locality.told(),
         }
 
     async def _tell_status(self, service: Service) -> None:
@@ -359,18 +364,6 @@ class Daemon:
                     settle_memory()
                 log.info("ready" if was_ready else "not ready", extra={} if was_ready else {"why": status.reason})
             await asyncio.sleep(STATUS_EVERY_S)
-
-
-@contextlib.contextmanager
-def signals_held() -> Iterator[None]:
-    """Hold the signals that the daemon handles; what came meanwhile is delivered when they are no longer held."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
-    try:
-        yield
-    except BaseException:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        raise
-    # After an orderly end they stay held: a late signal must not turn its exit code 0 into a death by signal.
 
 
 def http_settings(config: AcuConfig, listeners: list[sockets.Listener], max_connections: int) -> HttpSettings:

@@ -26,6 +26,7 @@ from acu.config import AcuConfig, LoadedConfig, NetworkConfig
 from acu.config.document import read_regular
 from acu.errors import AcuError, ModelError, StartRefused
 from acu.hardware import Report, probe_machine
+from acu.hardware.pin import Bound, placement_for
 from acu.models import in_use
 from acu.refusals import Refusals
 from acu.served import Plan, plan_models
@@ -39,7 +40,10 @@ SPARE_DISK_BYTES = 16 << 20
 
 
 class Ground(Struct, frozen=True):
-    """The configuration, and everything that was found for it. `environ` is what the process was started with."""
+    """The configuration, and everything that was found for it. `environ` is what the process was started with.
+
+    `bound` is where it was bound to afterwards.
+    """
 
     loaded: LoadedConfig
     handover: systemd.Handover
@@ -47,6 +51,7 @@ class Ground(Struct, frozen=True):
     plans: tuple[Plan, ...]
     tls: ssl.SSLContext | None
     environ: dict[str, str] = {}
+    bound: Bound = Bound()
 
     @property
     def config(self) -> AcuConfig:
@@ -96,6 +101,8 @@ def _look(config: AcuConfig, report: Report, refusals: Refusals) -> tuple[tuple[
         tls = tls_context(config.network)
     with refusals.noted():
         plans = plan_models(config, report)
+    with refusals.noted():
+        placement_for(config, report)
     with refusals.noted():
         check_audit_log(config.daemon.audit_log)
     with refusals.noted():

@@ -96,11 +96,20 @@ class Telemetry:
             "acu_loop_lag_seconds", "How late the event loop woke.", buckets=LAG_BUCKETS, registry=self._full
         )
 
-    def watch(self, status: Callable[[], ServiceStatus], open_connections: Callable[[], int]) -> None:
-        """Read the gauges off these at every scrape. Called once."""
+    def watch(
+        self,
+        status: Callable[[], ServiceStatus],
+        open_connections: Callable[[], int],
+        local_shares: Callable[[], dict[str, float]] = dict,
+    ) -> None:
+        """Read the gauges off these at every scrape. Called once.
+
+        `local_shares`: how much of each process's memory lies on its NUMA node, 0 to 1.
+        """
         self._basic.register(_Readiness(status))
         self._full.register(_Readiness(status))
         self._full.register(_Engines(status))
+        self._full.register(_Locality(local_shares))
         connections = Gauge("acu_open_connections", "Client connections now.", registry=self._full)
         connections.set_function(open_connections)
 
@@ -314,6 +323,21 @@ class _Spans(Collector):
             "acu_spans_lost", "Spans that it did not, or that were too many.", value=self._figures.lost
         )
         yield GaugeMetricFamily("acu_spans_waiting", "Spans that wait to be sent.", value=self._figures.waiting)
+
+
+class _Locality(Collector):
+    """Where the memory of the daemon and of its engines lies, once it was looked at (see hardware/locality.py)."""
+
+    def __init__(self, shares: Callable[[], dict[str, float]]) -> None:
+        self._shares = shares
+
+    def collect(self) -> Iterator[Metric]:
+        """Prometheus asks here."""
+        text = "Share of a process's own memory that lies on the NUMA node to which it is bound, 0 to 1."
+        ratio = GaugeMetricFamily("acu_numa_local_ratio", text, labels=["process"])
+        for name, share in self._shares().items():
+            ratio.add_metric([name], share)
+        yield ratio
 
 
 class _Process(Collector):

@@ -139,6 +139,7 @@ def render(report: dict[str, Any]) -> RenderableType:
         ("requests", f"{service['running']} running, {service['queued']} waiting ({service['queued_tokens']} tokens)"),
         ("loop", f"lag p99 {daemon.get('loop_lag_p99_ms', 0):.1f} ms in the last 10 s"),
         ("machine", machine_of(daemon.get("machine", {}))),
+        ("numa", numa_of(daemon.get("numa") or {})),
         ("weights", escape(daemon.get("preloading") or "")),
     ):
         if not value:
@@ -243,6 +244,15 @@ def machine_of(machine: dict[str, Any]) -> str:
     gpus = ", ".join(f"{gpu['name']} {gpu['memory_mb']} MiB" for gpu in machine["gpus"]) or "no GPU"
     memory = f"{machine['memory_total'] / 2**30:.1f} GiB memory"
     return escape(f"{machine['cpu_model']}, {machine['cores']} cores, {memory}, {gpus}")
+
+
+def numa_of(numa: dict[str, Any]) -> str:
+    """What was bound, how much of each process's memory lies there, and what could not be bound; nothing of an older daemon."""
+    if not numa:
+        return ""
+    shares = [f"{name} {seen['share']:.1%}" for name, seen in numa["processes"].items()]
+    lines = [escape(numa["line"] + (f"; there: {', '.join(shares)}" if shares else ""))]
+    return "\n".join([*lines, *(f"[yellow]{escape(problem)}[/]" for problem in numa["problems"])])
 
 
 def duration(seconds: float) -> str:

@@ -25,10 +25,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from acu.config import NumaConfig
+from acu.config import AcuConfig, NumaConfig
 from acu.hardware.numa import SLASH, cpu_list, read_nodes
 from acu.hardware.placement import Placement, Room, place, ranges
-from acu.hardware.report import Gpu
+from acu.hardware.report import Report
 
 LIBRARY = "libnuma.so.1"
 DEFAULT, PREFERRED, BIND = 0, 1, 2
@@ -118,12 +118,15 @@ def _mask(nodes: tuple[int, ...]) -> ctypes.Array[ctypes.c_ulong]:
     return words
 
 
-def bind(numa: NumaConfig, gpu: Gpu | None = None) -> Bound:
-    """Bind this process as the configuration asks; `gpu` is the card that the engines use.
+def bind(config: AcuConfig, report: Report) -> Bound:
+    """Bind this process as the configuration asks. Raises StartRefused where a number of it cannot be."""
+    return apply(placement_for(config, report), tuple(node.id for node in read_nodes()))
 
-    Raises StartRefused where a number of it cannot be, before anything is changed.
-    """
-    return apply(place(numa, look(numa), gpu), tuple(node.id for node in read_nodes()))
+
+def placement_for(config: AcuConfig, report: Report) -> Placement:
+    """Where this process is to be, on the machine of the report. Raises StartRefused."""
+    card = next((gpu for gpu in report.gpus if gpu.index == config.gpu.device_id), None)
+    return place(config.numa, look(config.numa), card)
 
 
 def look(numa: NumaConfig, root: Path = SLASH, cpus: tuple[int, ...] | None = None) -> Room:

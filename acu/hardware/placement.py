@@ -81,17 +81,17 @@ def place(numa: NumaConfig, room: Room, gpu: Gpu | None = None) -> Placement:
         return Placement(why="numa.node is null")
     node, why, lacking = _asked(numa.node, room) if numa.node != "auto" else _own_choice(room, gpu)
     short = [] if lacking is None else [lacking]
+    cpus = _cpus(numa.cpus, node, room, short)
     if node is None:
-        cpus = _cpus(numa.cpus, None, room, short)
         return Placement(cpus=_changed(cpus, room), why=why, short=tuple(short))
     if numa.memory_mb is not None and numa.memory_mb > node.memory_mb * NOMINAL:
         short.append(f"numa.memory_mb is {numa.memory_mb}, and node {node.id} has {node.memory_mb} MiB")
-    cpus = _cpus(numa.cpus, node, room, short)
-    memory = node.id if numa.node != "auto" or len(room.nodes) > 1 else None
-    if memory is not None and (lack := _no_memory(node, room)):
-        memory = None
+    if numa.node == "auto" and len(room.nodes) == 1:
+        return Placement(cpus=_changed(cpus, room), why=why, short=tuple(short))
+    lack = _no_memory(node, room, asked=numa.node != "auto")
+    if lack:
         short.append(lack)
-    return Placement(memory, _changed(cpus, room), why, tuple(short))
+    return Placement(None if lack else node.id, _changed(cpus, room), why, tuple(short))
 
 
 def _asked(number: int, room: Room) -> tuple[Node, str, None]:
@@ -142,14 +142,21 @@ def _node_of(gpu: Gpu, nodes: tuple[Node, ...]) -> Node | None:
     return beside[0] if len(beside) == 1 else None
 
 
-def _no_memory(node: Node, room: Room) -> str:
-    """Why memory cannot be bound to the node, or an empty text."""
+def _no_memory(node: Node, room: Room, *, asked: bool) -> str:
+    """Why memory is not bound to the node, or an empty text.
+
+    Without CPUs there the CPUs would reach for all of it across, which is worse than a GPU that does: only who asks gets that.
+    """
     if node.id not in room.memory_nodes:
         return (
             f"memory is not bound: that of node {node.id} is not among what this process may use (cpuset and policy leave "
             f"{_numbers(room.memory_nodes)}); give the unit or cgroup that node"
         )
-    return "" if node.memory_mb else f"memory is not bound: node {node.id} has none"
+    if not node.memory_mb:
+        return f"memory is not bound: node {node.id} has none"
+    if not asked and not _within(node, room):
+        return f"memory is not bound to node {node.id} either, so that it lies beside the CPUs"
+    return ""
 
 
 def _cpus(wanted: int | None, node: Node | None, room: Room, short: list[str]) -> tuple[int, ...]:
@@ -163,7 +170,8 @@ def _cpus(wanted: int | None, node: Node | None, room: Room, short: list[str]) -
         )
     if not usable:
         short.append(
-            f"CPUs are not bound: none of {where} is among those that this process may use ({ranges(room.cpus)})"
+            f"CPUs are not bound: {where} has {ranges(node.cpus if node else ()) or 'none'}, and this process may use "
+            f"{ranges(room.cpus)}; let its unit, cgroup or taskset have some of them"
         )
         return room.cpus
     if wanted is not None and wanted > len(usable):
