@@ -23,6 +23,7 @@ run_dir=${ACU_RUN_DIR:-/run/acu}
 acu=${ACU_COMMAND:-$scripts/../.venv/bin/acu}
 verbs='up down status' # what the first word may be; empty: the first word is the number
 verb='' number='' config='' dry_run='' user='' home='' name='' own=''
+lock=box # what this script holds while it works; see `hold`
 begun=() going='' reason='' failures=0
 
 # Arguments
@@ -110,12 +111,39 @@ set_environment() {
   done
 }
 
-# field NAME: a field of the configuration, such as gpu.device_id, as `acu config get` prints it (null, true, "1.5").
+# field NAME: a field of the configuration, such as gpu.device_id, as `acu config get` prints it (null, true, 1.5).
 field() {
-  local environment
+  local environment line
+  while read -r line; do
+    if [[ $line == "$1 "* ]]; then printf '%s\n' "${line#"$1 "}" && return; fi
+  done <<<"${ACU_FIELDS-}"
   set_environment
   env -i "${environment[@]}" "$acu" config get "$1" ${config:+-c "$config"}
 }
+
+# Reads the fields that concern the machine at once, for this script and those that it calls.
+read_fields() {
+  local environment shown
+  set_environment
+  shown=$(env -i "${environment[@]}" "$acu" config show --json ${config:+-c "$config"}) || exit
+  ACU_FIELDS=$("$(dirname "$(realpath -s "$acu")")/python" -c '
+import json, sys
+shown = json.load(sys.stdin)
+def fields(prefix, value):
+    for key, each in value.items():
+        if isinstance(each, dict):
+            fields(f"{prefix}{key}.", each)
+        elif not isinstance(each, str):
+            print(prefix + key, json.dumps(each))
+        elif "\n" not in each:
+            print(prefix + key, each)
+for section in ("network", "gpu", "numa", "data_plane", "daemon"):
+    fields(section + ".", shown["config"][section])
+print("origin:data_plane.path", shown["origins"].get("data_plane.path", "default"))' <<<"$shown")
+  export ACU_FIELDS
+}
+
+is_seconds() { [[ $2 =~ ^[0-9]{1,6}$ ]] || wrong "$1 is a number of seconds, not '$2'"; }
 
 have() { command -v "$1" >/dev/null; }
 
@@ -223,23 +251,26 @@ leave() {
   run rm -f "$folder/by-$number"
 }
 
-# Removes what is empty of our folder, and all of it with the last. Not while it is used: whoever calls this holds a lock.
+# Removes what is empty of our folder, and all of it with the last ACU.
 tidy() {
   [[ ! $dry_run && -d $run_dir ]] || return 0
+  [[ $lock == box ]] || hold box 6
   find "$run_dir" -mindepth 1 -depth -type d -empty -delete
+  [[ $lock == box || -e $own || -e $own.was ]] || rm -f "$run_dir/$lock.lock"
   if [[ ! $(find "$run_dir" -mindepth 1 -maxdepth 1 ! -name box.lock -print -quit) ]]; then
     rm -f "$run_dir/box.lock"
     rmdir --ignore-fail-on-non-empty "$run_dir"
   fi
+  exec 6>&-
 }
 
-# hold LOCK: wait until nobody else is at work on it (box: what all ACUs share; a number: that ACU).
+# hold LOCK DESCRIPTOR: wait until nobody else is at work on it (box: what all ACUs share; a number: that ACU).
 hold() {
   local file=$run_dir/$1.lock
-  until [[ -e $file && $file -ef /proc/self/fd/9 ]]; do
+  until [[ -e $file && $file -ef /proc/self/fd/$2 ]]; do
     mkdir -p "$run_dir"
-    exec 9>>"$file"
-    flock -n 9 || { say "waiting for another that is at work (${file})" && flock 9; }
+    eval "exec $2>>\"\$file\""
+    flock -n "$2" || { say "waiting for another that is at work ($file)" && flock "$2"; }
   done
 }
 
@@ -253,7 +284,7 @@ prepare() {
   scratch=$(mktemp)
   exec 8<>"$scratch"
   rm -f "$scratch"
-  hold "${lock:-box}"
+  hold "$lock" 9
 }
 
 # go_up STEP...: do what is not there. Where a step fails, and at INT and TERM, what this call began is taken back. Called by

@@ -95,7 +95,7 @@ link_there() {
 link_up() {
   local size
   size=$(packet_size)
-  if [[ -e /sys/class/net/$name ]]; then
+  if device_there; then
     kept link >/dev/null || die "there is a network device $name that is not this ACU's. Remove it: ip link del $name"
     run ip link del "$name"
   fi
@@ -110,14 +110,17 @@ link_up() {
 
 link_down() {
   kept link >/dev/null || return 0
-  if [[ -e /sys/class/net/$name ]]; then run ip link del "$name"; fi
+  if device_there; then run ip link del "$name"; fi
   forget link
 }
 
+device_there() { ip link show dev "$name" >/dev/null 2>&1; }
+
 packet_size() {
-  local device
+  local device size
   device=$(ip -4 route show default | awk '{for (i = 1; i < NF; i++) if ($i == "dev") {print $(i + 1); exit}}')
-  cat "/sys/class/net/$device/mtu" 2>/dev/null || printf '1500\n'
+  size=$({ [[ ! $device ]] || ip -o link show dev "$device"; } | awk '{for (i = 1; i < NF; i++) if ($i == "mtu") print $(i + 1)}')
+  printf '%s\n' "${size:-1500}"
 }
 
 # The kernel's queues of connections that come in, which go with the namespace.
@@ -218,7 +221,7 @@ passing_up() {
 
 passing_down() { if have nft && have iptables; then ipt_remove filter FORWARD; fi; }
 
-# Names. One that is there already is whoever wrote it's.
+# Names. A file that is there already is left to whoever wrote it.
 
 names_there() { [[ -s /etc/netns/$namespace/resolv.conf ]]; }
 

@@ -1,0 +1,229 @@
+# shellcheck shell=bash
+# An ACU as steps, for acu-up and acu-down: its network, control group, GPU and disk, each by its own script, a folder, and in
+# them the daemon. Sourced, never run.
+#
+# /run/acu/N is the daemon's user's: acu.sock and daemon.log. What only root may write lies beside it, in /run/acu/N.was. No
+# file says which process the daemon is: it is the leader of a session that was started with this ACU's socket, so that a
+# file cannot be wrong, and one of whose start we did not see the end is found.
+
+# shellcheck source=scripts/machine.sh
+source "$(dirname "${BASH_SOURCE[0]}")/machine.sh"
+
+# shellcheck disable=SC2034  # for whoever sources this
+acu_steps=(network cgroup gpu disk folder daemon)
+# shellcheck disable=SC2034
+lock='' verbs='' # the lock is the ACU's own; the parts take the box's
+start_options=() part_options=() log='' wait_s=60 wait_end_s='' now=''
+declare -A begun_of=() # by part: the steps that this call made
+
+# The parts
+
+# part_up PART: one of the scripts beside this one. What it began is kept, to be taken back with what follows.
+part_up() {
+  local told
+  if [[ $dry_run ]]; then
+    "$scripts/$1.sh" up "$number" --dry-run "${@:2}"
+    return
+  fi
+  if told=$({ ACU_REPORT=yes "$scripts/$1.sh" up "$number" "${@:2}" 7>&1 1>&2; } 9>&-); then
+    begun_of[$1]=$told
+  else
+    reason=${told:-"scripts/$1.sh up $number failed, as said above"}
+    return 1
+  fi
+}
+
+# part_down PART: all of it, or when taking back, what this call began of it.
+part_down() {
+  local only=()
+  if ((${#begun[@]})); then
+    [[ ${begun_of[$1]-} ]] || return 0
+    only=("ACU_ONLY=${begun_of[$1]}")
+  fi
+  env "${only[@]}" "$scripts/$1.sh" down "$number" ${dry_run:+--dry-run} "${@:2}" 9>&- ||
+    failed "scripts/$1.sh down $number"
+}
+
+what_is_said=() # --config, --user: what the parts are told as well
+tell_parts() { what_is_said=(${config:+--config "$config"} --user "$user"); }
+
+network_there() { false; } # the parts know themselves what of them is there
+network_up() { part_up netns "${what_is_said[@]}"; }
+network_down() { part_down netns "${what_is_said[@]}"; }
+cgroup_there() { false; }
+cgroup_up() { part_up cgroup "${what_is_said[@]}" "${part_options[@]}"; }
+cgroup_down() { part_down cgroup "${what_is_said[@]}"; }
+gpu_there() { false; }
+gpu_up() { part_up gpu "${what_is_said[@]}"; }
+gpu_down() { part_down gpu "${what_is_said[@]}"; }
+disk_there() { false; }
+disk_up() { part_up disk "${what_is_said[@]}"; }
+disk_down() { part_down disk "${what_is_said[@]}"; }
+
+# The folder
+
+folder_there() { [[ -d $own && $(stat -c %U "$own") == "$user" ]]; }
+folder_up() { run install -d -m 755 -o "$user" -g "$(id -g "$user")" "$own"; }
+folder_down() { [[ ! -e $own ]] || run rm -rf "$own"; }
+
+# The daemon
+
+socket() { printf '%s/acu.sock\n' "$own"; }
+
+# The process id of the daemon, while it runs or starts.
+daemon_pid() {
+  local file fields
+  while read -r file; do
+    grep -qzxF serve "$file" 2>/dev/null || continue
+    file=${file%/cmdline}
+    read -ra fields < <(sed 's/.*) //' "$file/stat" 2>/dev/null) || continue
+    # After the name: state, parent, group, session.
+    if [[ ${fields[0]} != Z && ${fields[3]} == "${file#/proc/}" ]]; then
+      printf '%s\n' "${fields[3]}" && return
+    fi
+  done < <(grep -lzxF -- "$(socket)" /proc/[0-9]*/cmdline 2>/dev/null || true)
+  return 1
+}
+
+# The namespace that netns.sh made.
+namespace() {
+  kept namespace && return
+  local named
+  named=$(field network.namespace)
+  if [[ $named == null ]]; then printf '%s\n' "$name"; else printf '%s\n' "$named"; fi
+}
+
+daemon_there() {
+  local pid
+  pid=$(daemon_pid) || return 1
+  [[ $dry_run || ! -e /proc/$pid/ns/net || /proc/$pid/ns/net -ef /run/netns/$(namespace) ]] || still_starting ||
+    die "the daemon (process $pid) runs in a network that is no more. Begin anew: scripts/acu-down $number && scripts/acu-up $number"
+  say "$name  the daemon runs already, as process $pid"
+}
+
+# Whether it comes to be where it belongs, after the start of another acu-up that was killed.
+still_starting() {
+  local pid tries=0
+  while ((tries++ < 50)) && pid=$(daemon_pid); do
+    if [[ /proc/$pid/ns/net -ef /run/netns/$(namespace) ]]; then return 0; fi
+    sleep 0.1
+  done
+  return 1
+}
+
+# Sets $command: what starts it, in the group, in the namespace, as its user, with what its configuration needs.
+set_command() {
+  local environment
+  set_environment
+  if [[ $(field origin:data_plane.path) == default ]]; then # each has its own
+    environment+=("ACU_DATA_PLANE__PATH=$(field data_plane.path)/$number")
+  fi
+  # As many files and as much locked memory as the box allows; the log is opened by its user. Both for those shells:
+  # shellcheck disable=SC2016
+  local limits='for n in 65536 "$(ulimit -Hn)"; do ulimit -n "$n" && break; done 2>/dev/null; ulimit -l unlimited 2>/dev/null; exec "$@"'
+  # shellcheck disable=SC2016
+  local logged='cd "$HOME" 2>/dev/null || cd /; exec "$@" >>"$0" 2>&1'
+  command=(setsid "$scripts/cgroup.sh" exec "$number" "$scripts/netns.sh" exec "$number"
+    sh -c "$limits" limits
+    setpriv "--reuid=$user" "--regid=$(id -g "$user")" --init-groups --no-new-privs
+    env -i --default-signal=INT,QUIT "${environment[@]}"
+    sh -c "$logged" "$log"
+    "$(realpath -s "$acu")" ${config:+-c "$config"} serve --socket "$(socket)" --bind 127.0.0.1:8228 "${start_options[@]}")
+}
+
+daemon_up() {
+  local command pid before=0
+  set_command
+  if [[ $dry_run ]]; then
+    printf '%s </dev/null 2>%s &\n' "$(quoted "${command[@]}")" "$own.was/start"
+    return
+  fi
+  before=$(stat -c %s "$log" 2>/dev/null) || before=0
+  mkdir -p "$own.was"
+  "${command[@]}" </dev/null >/dev/null 2>"$own.was/start" 7>&- 8>&- 9>&- &
+  await_socket $! "$before"
+  pid=$(daemon_pid) || died "$before"
+  say "$name  the daemon started, as process $pid"
+}
+
+# Waits until it accepts. $1 is the process that starts it, $2 how long its log was before.
+await_socket() {
+  local since=$SECONDS
+  until [[ -S $(socket) ]] && accepts; do
+    kill -0 "$1" 2>/dev/null || died "$2"
+    ((SECONDS - since < wait_s)) || die "the daemon does not accept after $wait_s s; the end of its log was: $(said "$2")"
+    sleep 0.05
+  done
+}
+
+# `acu status` ends with 1 while models load, and with 3 when there is no daemon.
+accepts() {
+  local code=0
+  env -i "PATH=$PATH" "HOME=$home" "$acu" status --socket "$(socket)" >/dev/null 2>&1 || code=$?
+  ((code <= 1))
+}
+
+said() { { cat "$own.was/start"; tail -c "+$(($1 + 1))" "$log"; } 2>/dev/null | tail -n 5; }
+
+died() { die "the daemon ended at once. It said last: $(said "$1")"; }
+
+# It drains: what runs may finish, within drain_timeout_s. Then whatever else is in its namespace ends.
+daemon_down() {
+  local pid
+  if pid=$(daemon_pid); then
+    say "$name  the daemon (process $pid) ends$([[ $now ]] || printf ': what runs may finish within %s s' "$(end_s)")"
+    run kill -TERM "$pid" || [[ ! -e /proc/$pid ]] || return 1
+    if [[ $now && ! $dry_run ]]; then # a second one breaks off what runs
+      sleep 0.2
+      kill -TERM "$pid" 2>/dev/null || true
+    fi
+    await_end "$pid" "$(end_s)"
+  fi
+  if [[ ! $dry_run ]]; then end_others; fi
+  if [[ -e $own.was/start ]]; then run rm -f "$own.was/start"; fi
+  if [[ -S $(socket) ]]; then run rm -f "$(socket)"; fi
+}
+
+# How long its end may take, in seconds: as it was asked, or as the configuration says, and some.
+end_s() {
+  local drain
+  if [[ $wait_end_s ]]; then
+    printf '%s\n' "$wait_end_s"
+  elif [[ $now ]] || ((${#begun[@]})); then
+    printf '30\n'
+  else
+    drain=$(field daemon.drain_timeout_s)
+    printf '%s\n' $((${drain%.*} + 30))
+  fi
+}
+
+# await_end PID SECONDS: then it is killed.
+await_end() {
+  local since=$SECONDS
+  if [[ $dry_run ]]; then
+    printf 'timeout %s tail --pid=%s -s 0.1 -f /dev/null || kill -KILL %s\n' "$2" "$1" "$1"
+    return
+  fi
+  while runs "$1"; do
+    if ((SECONDS - since >= $2)); then
+      say "$name  process $1 has not ended within $2 s: it is killed"
+      kill -KILL "$1" 2>/dev/null || true
+      since=$SECONDS
+    fi
+    sleep 0.05
+  done
+}
+
+# Whether it runs: a process that only waits to be seen dead by its parent does not.
+runs() { [[ -e /proc/$1 ]] && ! grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null; }
+
+# What is left in the namespace: engines of a daemon that was killed, tools, somebody's shell.
+end_others() {
+  local pid others=()
+  mapfile -t others < <(ip netns pids "$(namespace)" 2>/dev/null || true)
+  if ((${#others[@]})); then
+    say "$name  ends what is left in its namespace: $(ps -o pid=,comm= -p "$(IFS=, && printf '%s' "${others[*]}")" | xargs)"
+    kill -TERM "${others[@]}" 2>/dev/null || true
+    for pid in "${others[@]}"; do await_end "$pid" 5; done
+  fi
+}
