@@ -28,6 +28,7 @@ class MachineFacts(Struct, frozen=True):
     `cpus` are those that this process may use, one of each physical core. Memory in bytes. `gpu_*` are None without a GPU:
     the whole of its memory, and the operator's shares for the weights and the KV pool. `preloads` are libraries that make
     the CPU engine faster, as far as they are installed; `cache` is a folder where compiled code may be kept between starts.
+    `node` is the NUMA node on which all of those CPUs lie, where there are several nodes.
 
     `weights` and `gpu_scratch` are of one engine, by the plan of memory: what its weights take as it holds them (None: as
     many as its files have), and what it needs beside weights and KV pool (context, graphs, one step).
@@ -38,6 +39,7 @@ class MachineFacts(Struct, frozen=True):
     cpu_flags: frozenset[str] = frozenset()
     preloads: tuple[str, ...] = ()
     cache: str | None = None
+    node: int | None = None
     gpu: bool = False
     gpu_memory: int | None = None
     gpu_weights: int | None = None
@@ -77,8 +79,10 @@ def read_machine(
     `cache` is a folder for compiled code. `gpu_memory` (bytes) tells that there is a GPU; the others are the operator's
     shares of it.
     """
+    cpus = one_cpu_a_core()
     return MachineFacts(
-        cpus=one_cpu_a_core(),
+        cpus=cpus,
+        node=one_node_of(cpus),
         memory_available=memory_available,
         cpu_flags=_cpu_flags(),
         preloads=() if gpu_memory else _preloads(),
@@ -100,6 +104,14 @@ def one_cpu_a_core(topology: Path = Path("/sys/devices/system/cpu")) -> tuple[in
         except OSError:
             cores[str(cpu)] = cpu
     return tuple(sorted(cores.values()))
+
+
+def one_node_of(cpus: tuple[int, ...], devices: Path = Path("/sys/devices/system")) -> int | None:
+    """The NUMA node on which all of the CPUs lie; None where they lie on several, or the machine has but one, or nobody tells."""
+    if len(list(devices.glob("node/node[0-9]*"))) < 2:
+        return None
+    nodes = {node.name for cpu in cpus for node in (devices / "cpu" / f"cpu{cpu}").glob("node[0-9]*")}
+    return int(nodes.pop().removeprefix("node")) if len(nodes) == 1 else None
 
 
 def read_model(path: Path) -> ModelFacts:

@@ -13,6 +13,12 @@ tools (measured on two cores, a 2-layer model: a token takes a third longer, one
 takes ten seconds more, and the second process 700 MiB). Where nothing spins, a small machine needs to reserve no core for
 the daemon either: the model gets all of them (SmolLM2-135M on two: prompts twice as fast, answers 1.5 times), at a lower
 priority than the daemon has, which so gets its milliseconds at once.
+
+NUMA: an engine's processes inherit CPUs and memory policy from the daemon, which has bound itself before. vLLM's own `numa_bind`
+stays off: it starts EngineCore through `numactl --cpunodebind`, which gives it all CPUs of the node, also those that the operator
+(`numa.cpus`, taskset) keeps from the daemon, needs that program, and binds memory so that a full node ends the engine
+(`engine_args: {numa_bind: true, numa_bind_nodes: [0]}` turns it on). On a CPU vLLM takes the first node that the cpuset has,
+wherever its CPUs are, and so is told theirs.
 """
 
 from __future__ import annotations
@@ -259,6 +265,8 @@ def _environment(machine: MachineFacts, args: dict[str, Any]) -> dict[str, str]:
         one_process = args.get("distributed_executor_backend") == ONE_PROCESS
         if one_process and len(machine.cpus) <= SMALL_MACHINE:
             environment[THREADS] = ",".join(map(str, machine.cpus))
+        if machine.node is not None:
+            environment["CPU_VISIBLE_MEMORY_NODES"] = str(machine.node)
     if machine.cache is not None:
         environment["VLLM_CACHE_ROOT"] = f"{machine.cache}/vllm"
         environment["TORCHINDUCTOR_CACHE_DIR"] = f"{machine.cache}/inductor"

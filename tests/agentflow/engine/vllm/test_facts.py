@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentflow.engine.vllm.facts import one_cpu_a_core
+from agentflow.engine.vllm.facts import one_cpu_a_core, one_node_of
 
 
 def test_of_each_core_the_last_cpu_that_may_be_used_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -22,3 +22,21 @@ def test_this_machine_has_a_cpu_for_each_of_its_cores() -> None:
     found = one_cpu_a_core()
     assert found
     assert set(found) <= os.sched_getaffinity(0)
+
+
+def devices(root: Path, nodes: dict[int, tuple[int, ...]]) -> Path:
+    for node, cpus in nodes.items():
+        (root / f"node/node{node}").mkdir(parents=True)
+        for cpu in cpus:
+            (root / f"cpu/cpu{cpu}").mkdir(parents=True)
+            (root / f"cpu/cpu{cpu}/node{node}").symlink_to(root / f"node/node{node}")
+    return root
+
+
+def test_cpus_lie_on_one_node_of_several_or_nothing_is_told(tmp_path: Path) -> None:
+    two = devices(tmp_path / "two", {0: (0, 2), 1: (1, 3)})
+    assert one_node_of((1, 3), two) == 1
+    assert one_node_of((2,), two) == 0
+    assert one_node_of((0, 1), two) is None
+    assert one_node_of((0, 2), devices(tmp_path / "one", {0: (0, 2)})) is None
+    assert one_node_of((0, 2), tmp_path / "without") is None

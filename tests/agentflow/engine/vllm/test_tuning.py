@@ -224,3 +224,14 @@ def test_an_embedding_engine_on_a_cpu_is_told_the_size_of_its_pool() -> None:
     args = choose_pooling(SMALL, ModelConfig(model="small"), LAPTOP).args
     assert args["kv_cache_memory_bytes"] > 0  # or vLLM would want nine tenths of the machine's memory to be free
     assert "kv_cache_memory_bytes" not in choose_pooling(SMALL, ModelConfig(model="small"), A10G).args
+
+
+def test_a_cpu_engine_is_told_its_node_and_a_gpus_inherits_the_daemons() -> None:
+    assert (
+        choose(SMALL, ModelConfig(model="small"), replace(LAPTOP, node=1)).environment["CPU_VISIBLE_MEMORY_NODES"]
+        == "1"
+    )
+    for elsewhere in (LAPTOP, replace(A10G, node=1)):
+        choices = choose(SMALL, ModelConfig(model="small"), elsewhere)
+        assert "CPU_VISIBLE_MEMORY_NODES" not in choices.environment
+        assert not choices.args.keys() & {"numa_bind", "numa_bind_nodes"}
