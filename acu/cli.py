@@ -65,6 +65,7 @@ COMMANDS = {
     "models": Command("acu.commands.models", acts=frozenset({"pull", "rm", "preload"})),
     "data": Command("acu.commands.data", acts=frozenset({"backup", "restore", "archive", "erase"})),
     "config": Command("acu.commands.config"),
+    "doctor": Command("acu.commands.doctor"),
     "version": Command("acu.commands.version"),
 }
 

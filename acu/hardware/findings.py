@@ -20,6 +20,11 @@ SEVERITY: Final[dict[Level, int]] = {"error": 2, "warning": 1, "note": 0}
 """How bad a level is; the worst of all findings is the exit code of `acu doctor`."""
 
 
+def size(mb: float) -> str:
+    """MiB for people: in GiB from ten of them on."""
+    return f"{mb / 1024:.0f} GiB" if mb >= 10 * 1024 else f"{mb:.0f} MiB"
+
+
 class Sign(Struct, frozen=True):
     """One thing that a verdict found: what was seen, and the command, field or setting that changes it."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from acu.hardware.examination import Disk, Examination, Place
-from acu.hardware.findings import Check, Sign
+from acu.hardware.findings import Check, Sign, size
 
 NETWORK = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "fuse.sshfs", "fuse.s3fs", "lustre", "afs"}
@@ -44,7 +44,7 @@ def kind(examination: Examination) -> Iterator[Sign]:
             fields = " and ".join(dict.fromkeys(FIELDS.get(place.purpose, place.purpose) for place in places))
             yield Sign(
                 "warning",
-                f"{disk.name} ({disk.model or 'a disk'}) rotates, and holds {', '.join(map(_of, places))}",
+                f"the disk {disk.name} ({disk.model or 'no model told'}) rotates, and holds {', '.join(map(_of, places))}",
                 f"Set {fields} to a folder on an NVMe disk: lsblk -d -o NAME,ROTA,SIZE,MODEL",
             )
 
@@ -59,7 +59,7 @@ def scheduler(examination: Examination) -> Iterator[Sign]:
         if disk.kind == "nvme" and disk.scheduler not in {None, "none"}:
             yield Sign(
                 "note",
-                f"{disk.name} is NVMe, and its I/O scheduler is {disk.scheduler}",
+                f"the disk {disk.name} is NVMe, and its I/O scheduler is {disk.scheduler}",
                 f"echo none > /sys/block/{disk.name}/queue/scheduler (scripts/disk.sh up does it, and puts it back)",
             )
 
@@ -76,7 +76,7 @@ def read_ahead(examination: Examination) -> Iterator[Sign]:
         ):
             yield Sign(
                 "note",
-                f"{disk.name}, with the model cache, reads {disk.read_ahead_kb} KiB ahead",
+                f"the disk {disk.name}, with the model cache, reads {disk.read_ahead_kb} KiB ahead",
                 f"echo 2048 > /sys/block/{disk.name}/queue/read_ahead_kb (scripts/disk.sh up does it, and puts it back)",
             )
 
@@ -95,8 +95,8 @@ def load_time(examination: Examination) -> Iterator[Sign]:
             whose = "; an NVMe disk reads 2000 MB/s and more, so that another process may have it" if slow else ""
             yield Sign(
                 "warning",
-                f"{test.weights_mb} MiB of weights would take {expected:.0f} s from the disk, at {speed:.0f} MiB/s{whose}",
-                "iostat -x 1 and iotop -o show who reads; bound them (IOReadBandwidthMax=, scripts/disk.sh), or put "
+                f"{size(test.weights_mb)} of weights would take {expected:.0f} s from the disk, at {speed:.0f} MiB/s{whose}",
+                "iostat -x 1 and iotop -o show who reads; bound them (IOReadBandwidthMax= of their unit), or put "
                 "gpu.model_cache_dir on a faster disk; a second start reads from memory",
             )
 
@@ -110,7 +110,7 @@ def _load_well(examination: Examination) -> str:
     for test in examination.reads:
         speed = _speed(test.read_mb, test.seconds)
         if speed:
-            said.append(f"{test.weights_mb} MiB of weights in {test.weights_mb / speed:.1f} s, at {speed:.0f} MiB/s")
+            said.append(f"{size(test.weights_mb)} of weights in {test.weights_mb / speed:.1f} s, at {speed:.0f} MiB/s")
     return "the models are read fast: " + "; ".join(said)
 
 
@@ -125,7 +125,7 @@ def space(examination: Examination) -> Iterator[Sign]:
             continue
         yield Sign(
             "error" if level == "error" else "warning",
-            f"{place.free_mb} MiB of {place.size_mb} MiB are free for {_of(place)}",
+            f"{size(place.free_mb)} of {size(place.size_mb)} are free for {_of(place)}",
             f"du -xh -d1 {place.path} | sort -h shows what is big; acu models rm, acu data archive and data_plane.cold make room",
         )
 

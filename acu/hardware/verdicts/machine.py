@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from acu.hardware.examination import Examination
-from acu.hardware.findings import Check, Level, Sign
+from acu.hardware.findings import Check, Level, Sign, size
 from acu.hardware.verdicts.gpu import runs
 
 X86_FEATURES = frozenset({"avx2", "avx512f", "avx512_bf16", "amx_bf16"})
@@ -63,13 +63,13 @@ def memory(examination: Examination) -> Iterator[Sign]:
     if hot > total:
         yield Sign(
             "error",
-            f"{hot} MiB are meant for vectors in memory, and {total} MiB are there",
+            f"{size(hot)} are meant for vectors in memory, and {size(total)} are there",
             "Set data_plane.hot_layer_mem_mb to less, or raise the limit of memory (MemoryMax=, the cgroup)",
         )
     elif hot > available and not runs(examination):
         yield Sign(
             "warning",
-            f"{hot} MiB are meant for vectors in memory, and {available} MiB of {total} MiB are available",
+            f"{size(hot)} are meant for vectors in memory, and {size(available)} of {size(total)} are available",
             "ps aux --sort=-rss | head shows who has it; or set data_plane.hot_layer_mem_mb to less",
         )
 
@@ -151,7 +151,7 @@ def programs(examination: Examination) -> Iterator[Sign]:
     for name, (level, apt, dnf, lost) in PACKAGES.items():
         if name not in found or found[name] is not None or not _wanted(name, examination):
             continue
-        yield Sign(level, f"{name} is not installed: {lost}", _apt_or_dnf(apt, dnf))
+        yield Sign(level, f"the program {name} is not installed: {lost}", _apt_or_dnf(apt, dnf))
 
 
 def _wanted(name: str, examination: Examination) -> bool:
@@ -186,7 +186,7 @@ CHECKS = (
         looks_at="memory, against data_plane.hot_layer_mem_mb",
         verdict=memory,
         well=lambda e: (
-            f"{e.machine.memory_available >> 20} MiB of {e.machine.memory_total >> 20} MiB memory are available"
+            f"{size(e.machine.memory_available >> 20)} of {size(e.machine.memory_total >> 20)} memory are available"
         ),
         why="The kernel ends the daemon when memory is short, or vectors leave memory for the disk early.",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from acu.hardware.examination import Examination, Node
-from acu.hardware.findings import Check, Sign
+from acu.hardware.findings import Check, Sign, size
 from acu.hardware.verdicts.gpu import card_of, runs
 
 MIRRORED = 0.6  # visible of installed memory: mirroring leaves half, and the firmware takes a little
@@ -134,13 +134,13 @@ def mirroring(examination: Examination) -> Iterator[Sign]:
     if visible < MIRRORED * installed:
         yield Sign(
             "warning",
-            f"{visible} MiB of {installed} MiB are visible: the BIOS keeps memory twice (mirroring)",
+            f"{size(visible)} of {size(installed)} are visible: the BIOS keeps memory twice (mirroring)",
             "Set the memory's mode to Optimizer or Independent (no mirroring) in the BIOS; then: free -m",
         )
     else:
         yield Sign(
             "note",
-            f"{visible} MiB of {installed} MiB are visible: memory is spared, mirrored in part, or given to a device",
+            f"{size(visible)} of {size(installed)} are visible: memory is spared, mirrored in part, or given to a device",
             "dmidecode -t memory; memory mode and sparing in the BIOS",
         )
 
@@ -174,13 +174,13 @@ def memory(examination: Examination) -> Iterator[Sign]:
     if node.memory_mb < need:
         yield Sign(
             "error",
-            f"node {node.id} has {node.memory_mb} MiB, and {need} MiB of it are meant for this daemon",
+            f"node {node.id} has {size(node.memory_mb)}, and {size(need)} of it are meant for this daemon",
             f"Set numa.memory_mb to less than {node.memory_mb}, or put memory into the slots of that processor",
         )
     elif node.free_mb < need * LITTLE_FREE and not runs(examination):
         yield Sign(
             "note",
-            f"node {node.id} has {node.free_mb} MiB free, and {need} MiB are meant for this daemon; page cache gives way",
+            f"node {node.id} has {size(node.free_mb)} free, and {size(need)} are meant for this daemon; page cache gives way",
             f"numastat -m | grep -e MemFree -e FilePages; to free the cache: sync; echo 1 > /proc/sys/vm/drop_caches "
             f"(others' memory on node {node.id}: numastat -p PID)",
         )

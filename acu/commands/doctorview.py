@@ -1,0 +1,164 @@
+"""What `acu doctor` shows: the findings as a table for people, and its checks as a page. rich is imported where it is drawn."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from acu.hardware.bios import SETTINGS
+from acu.hardware.examination import Examination
+from acu.hardware.findings import Check, Finding, Judgement, Level
+from acu.logs import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+STYLES: Final[dict[Level, str]] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+WELL: Final = "green"
+MOST_COLUMNS: Final = 140  # lines longer than that are hard to read
+
+PAGE_HEAD = """\
+# The doctor's checks
+
+`acu doctor` looks at all of this in less than two seconds, changes nothing, and says of each thing that is not well what was
+seen, why it matters, and which command, field or BIOS entry changes it. Its ids stay as they are: scripts may count on them
+(`acu doctor --json`). Exit code 0 when there are notes at most, 1 for warnings, 2 for errors.
+
+    acu doctor                                 this box, against its configuration
+    acu doctor -v                              also what is well, and what could not be looked at
+    acu doctor -c /etc/acu/0.yaml --json       for a script
+    ssh box acu doctor --save - >box.json      a report of another box ...
+    acu doctor --report box.json               ... judged here
+
+This page is the output of `acu doctor --reference checks`.
+"""
+TOPICS: Final = {
+    "gpu": "GPU",
+    "numa": "NUMA",
+    "kernel": "Kernel",
+    "disk": "Disks",
+    "machine": "The machine",
+    "network": "Network",
+    "versions": "Versions",
+}
+
+
+def drawn(examination: Examination, judgement: Judgement, *, verbose: bool) -> str:
+    """The judgement as text for standard output, in colour on a terminal."""
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=False)
+    console.width = min(console.width, MOST_COLUMNS)
+    with console.capture() as capture:
+        show(console, examination, judgement, verbose=verbose)
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())  # rich fills lines up with blanks
+
+
+def show(console: Console, examination: Examination, judgement: Judgement, *, verbose: bool) -> None:
+    """Print the judgement to a console."""
+    from rich.text import Text
+
+    console.print(_dim(box_of(examination)))
+    console.print()
+    if judgement.findings:
+        console.print(_findings(judgement.findings))
+    if verbose:
+        console.print(_well(judgement))
+        console.print()
+        for line in examination.unread:
+            console.print(_dim(f"not read: {line}"))
+        if judgement.skipped:
+            console.print(_dim(f"nothing to look at here: {', '.join(judgement.skipped)}"))
+    console.print(Text.from_markup(summary(examination, judgement, verbose=verbose)))
+
+
+def _dim(text: str) -> RenderableType:
+    from rich.text import Text
+
+    return Text(printable(text), style="dim")
+
+
+def box_of(examination: Examination) -> str:
+    """The box in a line or two."""
+    firmware, machine, versions = examination.firmware, examination.machine, examination.versions
+    parts = [
+        " ".join(word for word in (firmware.vendor, firmware.product) if word) or "a box",
+        machine.cpu_model,
+        f"{machine.cpus} CPUs",
+        f"{len(examination.nodes)} NUMA node{'s' * (len(examination.nodes) != 1)}" if examination.nodes else "",
+        f"{machine.memory_total / 2**30:.0f} GiB",
+        ", ".join(f"{gpu.name} {gpu.memory_mb} MiB" for gpu in machine.gpus) or "no GPU",
+        f"driver {examination.driver.version}" if examination.driver.version else "",
+        f"Linux {examination.kernel.release}" if examination.kernel.release else "",
+        f"ACU {versions.acu}",
+        examination.at,
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def _grid() -> Table:
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    return grid
+
+
+def _findings(findings: tuple[Finding, ...]) -> RenderableType:
+    """A block a finding: its level beside the id, and below what was seen, why, and what to do."""
+    from rich.text import Text
+
+    grid = _grid()
+    for finding in findings:
+        style = STYLES[finding.level]
+        grid.add_row(Text(finding.level, style=style), Text(printable(finding.check), style="bold"))
+        grid.add_row("", Text(capital(printable(finding.seen)) + "."))
+        grid.add_row(Text("   why", style="dim"), Text(printable(finding.why), style="dim"))
+        grid.add_row(Text("    do", style=WELL), Text(printable(finding.do)))
+        for entry in finding.bios:
+            grid.add_row(Text("  BIOS", style=WELL), Text(printable(entry)))
+        grid.add_row("", "")
+    return grid
+
+
+def capital(text: str) -> str:
+    """A sentence's beginning, unless it begins with a name that is written small."""
+    first = text.partition(" ")[0]
+    return text if not first.isalpha() else text[0].upper() + text[1:]
+
+
+def _well(judgement: Judgement) -> RenderableType:
+    from rich.text import Text
+
+    grid = _grid()
+    for well in judgement.well:
+        text = Text(printable(well.check), style="dim")
+        grid.add_row(Text("well", style=WELL), text.append("  ").append(printable(well.text), style="not dim"))
+    return grid
+
+
+def summary(examination: Examination, judgement: Judgement, *, verbose: bool) -> str:
+    """How many of each, as markup."""
+    counts = []
+    for level, style in STYLES.items():
+        number = sum(1 for finding in judgement.findings if finding.level == level)
+        if number:
+            counts.append(f"[{style}]{number} {level}{'s' * (number != 1)}[/]")
+    counts.append(f"[{WELL}]{len(judgement.well)} checks well[/]")
+    more = [] if verbose else [f"{len(examination.unread)} not read"] * bool(examination.unread)
+    hint = "" if verbose else "  [dim](acu doctor -v shows all)[/]"
+    return ", ".join([*counts, *more]) + hint
+
+
+def reference(checks: tuple[Check, ...]) -> str:
+    """docs/doctor.md."""
+    with_bios = {check for setting in SETTINGS for check in setting.checks}
+    lines = [PAGE_HEAD.rstrip("\n")]
+    for topic, group in groupby(checks, key=lambda check: check.topic):
+        lines += ["", f"## {TOPICS[topic]}", "", "| check | looks at | why it matters |", "|---|---|---|"]
+        for check in group:
+            link = " [BIOS](../bios-checklist.md)" if check.id in with_bios else ""
+            lines.append(f"| `{check.id}` | {check.looks_at} | {check.why}{link} |")
+    return "\n".join(lines) + "\n"
