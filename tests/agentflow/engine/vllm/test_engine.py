@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from agentflow.config import ModelConfig
-from agentflow.engine.protocol import GenerateRequest
+from agentflow.config import ModelConfig, SchedulerConfig
+from agentflow.engine.protocol import EngineInfo, GenerateRequest
+from agentflow.engine.supervisor import Supervisor, SupervisorLimits
 from agentflow.engine.vllm.engine import VllmEngine
 from agentflow.errors import EngineDied, EngineStartFailed, InvalidRequest
 from agentflow.messages import Sampling
+from agentflow.scheduler import Scheduler, Upkeep
 from tests.agentflow.engine.machine import this_machine
 from tests.agentflow.engine.vllm.chats import GREEDY, MODEL_EOS, Chat, structured, until
 
@@ -171,6 +173,75 @@ async def test_what_was_said_is_forgotten_too_and_nothing_of_a_prompt_that_is_at
     await asyncio.sleep(0.5)  # the engine is done with the one that was stopped, and with the last
     assert await chat.engine.forget(sequence, 0, "c") >= known
     assert await cached(sequence) == 0
+
+
+async def test_memory_is_given_back_by_all_that_nobody_uses(chat: Chat) -> None:
+    texts = [f"Lake {name} is cold and deep, and has a steamer that calls at every village. " * 6 for name in "AB"]
+    await chat.deltas(texts[0], max_tokens=2, cache_salt="f")
+    running = chat.engine.generate(
+        chat.request(texts[1], Sampling(temperature=0, ignore_eos=True), 300, cache_salt="f")
+    )
+    await anext(running)
+    assert await chat.engine.free_memory() >= 64
+    cached = [(await chat.deltas(text, max_tokens=2, cache_salt="f"))[0].cached_tokens for text in texts]
+    assert cached[0] == 0
+    assert cached[1] >= 64
+    await running.aclose()
+
+
+async def test_idle_runs_lose_their_kv_above_the_watermark_the_oldest_first(chat: Chat) -> None:
+    class Started(VllmEngine):
+        """The engine that runs already."""
+
+        def __init__(self) -> None:
+            vars(self).update(vars(chat.engine))
+
+        async def start(self, progress: Any) -> EngineInfo:
+            return EngineInfo("vllm", 1024, 32, kv_cache_tokens=pool, kv_block_tokens=size)
+
+        def kill(self, reason: Any = None) -> None: ...
+
+        async def stop(self, timeout_s: float) -> None: ...
+
+    cache = chat.engine._host.llm.vllm_config.cache_config
+    pool, size = cache.kv_cache_size_tokens, cache.block_size
+    config = SchedulerConfig()
+    scheduler = Scheduler(config, lambda _: None)
+    supervisor = Supervisor("m/0", Started, SupervisorLimits())
+    models, upkeep = scheduler.add_pool("m", (supervisor,)), Upkeep(config, scheduler)
+    blocks, prompts = 0, []
+    while blocks * size <= 0.95 * pool:
+        prompts.append(chat.request(f"{len(prompts)} is a number. " * 40, cache_salt="w").prompt_token_ids)
+        blocks += len(prompts[-1]) // size
+
+    async def cached(prompt: list[int]) -> int:
+        request = GenerateRequest("again", prompt, GREEDY, 1, cache_salt="w")
+        return (await anext(chat.engine.generate(request))).cached_tokens
+
+    await chat.engine.free_memory()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(supervisor.run())
+        upkeep.prefixes.start(tasks)
+        await until(lambda: supervisor.engine is not None)
+        for prompt in prompts:
+            await upkeep.pools.look(models)
+            assert upkeep.pools.status("m").released == 0  # type: ignore[union-attr]
+            reading = upkeep.prefixes.begin("m", "w", prompt)
+            assert await cached(prompt) < 64
+            upkeep.prefixes.end(reading, [])
+        await upkeep.pools.look(models)
+        status, gone = upkeep.pools.status("m"), math.ceil(0.30 * len(prompts))
+        assert status is not None
+        assert (status.runs, status.above, status.released) == (len(prompts), True, gone)
+        assert 0.95 < status.share <= 1
+        await until(lambda: len(upkeep.prefixes) == len(prompts) - gone)
+        await asyncio.sleep(0.5)  # the engine has forgotten
+        assert [await cached(prompt) > 64 for prompt in prompts[::-1]] == [True] * (len(prompts) - gone) + [
+            False
+        ] * gone
+        upkeep.prefixes.stop()
+        await supervisor.stop(1)
+    await chat.engine.free_memory()
 
 
 # Who leaves, and what is refused
