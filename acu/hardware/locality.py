@@ -51,8 +51,10 @@ class Seen(Struct, frozen=True):
 class Locality:
     """The last look, and what was done about it."""
 
-    def __init__(self, bound: Bound, root: Path = SLASH) -> None:
+    def __init__(self, bound: Bound, root: Path = SLASH, policy: Callable[[], Policy] = Policy.load) -> None:
+        """`policy` is asked when pages are to be moved; it raises OSError where there is none."""
         self._bound = bound
+        self._policy = policy
         self._root = root
         self._seen = Seen()
         self._warned: set[str] = set()
@@ -138,7 +140,7 @@ class Locality:
             for pid in due:
                 self._moved_at[pid] = time.monotonic()
                 try:
-                    stayed = Policy.load().bring(pid, others, node)
+                    stayed = self._policy().bring(pid, others, node)
                 except OSError as error:
                     log.warning("memory was not moved", extra={"of": name, "to_node": node, "why": error.strerror})
                 else:
