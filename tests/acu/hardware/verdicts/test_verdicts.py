@@ -1,0 +1,93 @@
+"""Each check of the doctor: what it finds, where it finds nothing, and where there is nothing to look at."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from acu.hardware.examination import Examination, Firmware, Versions
+from acu.hardware.findings import Check
+from acu.hardware.report import Report
+from acu.hardware.verdicts import CHECKS
+from acu.hardware.verdicts.numa import spans
+from acu.hardware.verdicts.versions import numbers
+from tests.acu.hardware.verdicts.boxes import WELL
+from tests.acu.hardware.verdicts.cases import NOT_THERE, SEEN, WELL_ON, Case
+
+BY_ID = {check.id: check for check in CHECKS}
+
+
+def test_each_check_has_an_id_of_its_own_whose_first_word_is_its_file() -> None:
+    assert len(BY_ID) == len(CHECKS)
+    for check in CHECKS:
+        assert re.fullmatch(r"[a-z]+\.[a-z]+(-[a-z]+)*", check.id), check.id
+        assert check.verdict.__module__ == f"acu.hardware.verdicts.{check.topic}"
+
+
+def test_each_check_is_seen_and_not_seen_by_a_test() -> None:
+    assert set(SEEN) == set(BY_ID)
+    assert set(WELL_ON) <= set(BY_ID)
+    assert set(NOT_THERE) <= set(BY_ID)
+
+
+@pytest.mark.parametrize(
+    ("check", "case"),
+    [pytest.param(BY_ID[name], case, id=f"{name}-{n}") for name, cases in SEEN.items() for n, case in enumerate(cases)],
+)
+def test_it_finds_what_is_wrong(check: Check, case: Case) -> None:
+    assert check.applies(case.box)
+    (sign,) = check.verdict(case.box)
+    assert (sign.level, sign.seen) == (case.level, case.seen)
+    assert case.do in sign.do
+
+
+@pytest.mark.parametrize(
+    ("check", "box"),
+    [
+        pytest.param(check, box, id=f"{check.id}-{n}")
+        for check in CHECKS
+        for n, box in enumerate(WELL_ON.get(check.id, (WELL,)))
+    ],
+)
+def test_it_finds_nothing_where_all_is_well_and_says_what_is(check: Check, box: Examination) -> None:
+    assert check.applies(box)
+    assert list(check.verdict(box)) == []
+    assert check.well_on(box).strip()
+
+
+@pytest.mark.parametrize("name", NOT_THERE)
+def test_where_there_is_nothing_to_look_at_it_does_not_apply(name: str) -> None:
+    assert not BY_ID[name].applies(NOT_THERE[name])
+    assert list(BY_ID[name].verdict(NOT_THERE[name])) == []
+
+
+def test_a_box_of_which_nothing_could_be_read_is_judged_too() -> None:
+    nothing = Examination(
+        at="",
+        machine=Report(cpu_model="", cpus=1, cores=1, cpu_features=(), memory_total=0, memory_available=0),
+        versions=Versions(acu="", python=""),
+        firmware=Firmware(),
+    )
+    for check in CHECKS:
+        if check.applies(nothing):
+            signs = list(check.verdict(nothing))
+            assert signs or check.well_on(nothing) is not None
+
+
+def test_the_text_of_the_models_check_says_how_long_a_load_takes() -> None:
+    assert (
+        BY_ID["disk.load-time"].well_on(WELL) == "the models are read fast: 5580 MiB of weights in 2.2 s, at 2560 MiB/s"
+    )
+
+
+def test_cpus_are_written_as_the_kernel_does() -> None:
+    assert spans((0, 1, 2, 3, 8, 10, 11)) == "0-3,8,10-11"
+    assert spans(()) == ""
+    assert spans((5,)) == "5"
+
+
+def test_a_version_is_its_leading_numbers() -> None:
+    assert numbers("3.11.7") == (3, 11, 7)
+    assert numbers("3.13.0rc1") == (3, 13)
+    assert numbers("") == ()
