@@ -316,6 +316,7 @@ if systemd_owns; then
   exit
 fi
 find_hierarchies
+if [[ $verb != down && ! ${ACU_FIELDS-} ]]; then read_fields; fi
 case $verb in
   up)
     say_hierarchies

@@ -155,6 +155,7 @@ give_back() {
 }
 
 take_arguments "$@"
+if [[ $verb != down && ! ${ACU_FIELDS-} ]]; then read_fields; fi
 case $verb in
   up)
     look

@@ -1,0 +1,328 @@
+#!/usr/bin/env bash
+# The GPU of one ACU (gpu.device_id): its device nodes, and who may compute on it (gpu.compute_mode). auto lets one process in, where
+# one engine uses the GPU. Where several do, of this ACU or of others on the same GPU, that one is the server of MPS, started here if
+# nobody has; where MPS is not installed, anybody may, with a warning. `down` gives all that back, and resets the GPU when nothing is
+# on it. Without a GPU there is nothing to do.
+#
+#   scripts/gpu.sh up|down|status N [--config FILE] [--dry-run]
+#
+# With --dry-run a box without a GPU is taken for one with it, where the configuration says anything about one.
+#
+# Remembered, beside what machine.sh says: N.was/gpu and N.was/engines, which GPU the ACU uses and how many of its processes compute
+# there; N.was/mps, the folder of the MPS that they are to use (their CUDA_MPS_PIPE_DIRECTORY); host/gpu.I, who uses GPU I;
+# host/mps, the folder of our own MPS.
+#
+# ACU_SYS_ROOT (/sys), ACU_PROC_ROOT (/proc) and ACU_DEV_ROOT (/dev) are where devices are looked up, ACU_RUN_DIR (/run/acu) where
+# values from before are remembered. CUDA_MPS_PIPE_DIRECTORY (/tmp/nvidia-mps) is where an MPS that already runs is looked for.
+set -euo pipefail
+here=$(cd "$(dirname "$0")/.." && pwd)
+# shellcheck source=scripts/machine.sh
+source "$here/scripts/machine.sh"
+
+sys=${ACU_SYS_ROOT:-/sys}
+proc=${ACU_PROC_ROOT:-/proc}
+dev=${ACU_DEV_ROOT:-/dev}
+theirs=${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}
+ours=$run_dir/host/mps
+index='' address='' mode='' minor='' engines=0 sharers='' wanted='' mps='' assumed=''
+
+# The GPU
+
+# Finds the GPU that is configured; ends the script where there is none.
+find_gpu() {
+  local code=0 text
+  index=$(field gpu.device_id)
+  if ! have nvidia-smi; then
+    if [[ $(nvidia_cards) ]]; then die "there is an NVIDIA card ($(nvidia_cards)) and no nvidia-smi: install the driver"; fi
+    no_gpu "no nvidia-smi"
+    return
+  fi
+  text=$(nvidia-smi --query-gpu=uuid,pci.bus_id,compute_mode --format=csv,noheader -i "$index" 2>&1) || code=$?
+  if ((code == 0)) && [[ $text == *GPU-*,*,* ]]; then
+    IFS=, read -r _ address mode <<<"${text//, /,}"
+    address=${address,,}
+    address=${address: -12} # 00000000:3B:00.0, and the kernel has 0000:3b:00.0
+    minor=$(sed -n 's/^Device Minor:[[:space:]]*//p' "$proc/driver/nvidia/gpus/$address/information" 2>/dev/null || true)
+    minor=${minor:-$index}
+    return
+  fi
+  if text_of_others=$(nvidia-smi --query-gpu=index,name --format=csv,noheader 2>/dev/null) && [[ $text_of_others == *,* ]]; then
+    die "gpu.device_id: there is no GPU $index; there are $(paste -sd ';' <<<"$text_of_others")"
+  fi
+  [[ $(nvidia_cards) ]] || { no_gpu "nvidia-smi sees none" && return; }
+  die "the driver does not answer (nvidia-smi ended with $code: ${text%%$'\n'*}); see: dmesg | grep -i nvrm; modprobe nvidia"
+}
+
+# Addresses of NVIDIA's display devices on the PCI bus.
+nvidia_cards() {
+  local device
+  for device in "$sys"/bus/pci/devices/*; do
+    if [[ -e $device/class && $(<"$device/class") == 0x03* && $(<"$device/vendor") == 0x10de ]]; then printf '%s ' "${device##*/}"; fi
+  done
+}
+
+no_gpu() {
+  if [[ $dry_run ]] && says_gpu; then
+    say "$name: no GPU here ($1): taken for a box with GPU $index, its driver and MPS."
+    assumed=yes address='<address>' mode=Default minor=$index
+  else
+    say "$name: no GPU ($1): nothing to do."
+    exit
+  fi
+}
+
+says_gpu() {
+  [[ $(field gpu.weights_mb) != null || $(field gpu.kv_cache_size_mb) != null || $(field gpu.compute_mode) != auto || $index != 0 ]]
+}
+
+python() { "$(dirname "$(realpath -s "$acu")")/python" -c "$@"; }
+
+# How many processes of this ACU compute on the GPU: one for each model that vLLM serves, as acu/served.py settles it.
+count_engines() {
+  python '
+import json, sys
+def engine(key, model):
+    chat = (model["role"] or ("embed" if key == "embed" else "chat")) == "chat"
+    return model["engine"] or ("vllm" if chat else "encoder")
+print([engine(key, model) for key, model in json.loads(sys.argv[1]).items()].count("vllm"))' "$(field models)"
+}
+
+# Other ACUs that use the same GPU, and how many of their processes compute there.
+other_users() {
+  local mark
+  for mark in "$run_dir/host/gpu.$index"/by-*; do
+    if [[ -e $mark && $mark != */by-$number ]]; then printf '%s\n' "${mark##*/by-}"; fi
+  done
+}
+other_engines() {
+  local other count=0
+  for other in $(other_users); do
+    if [[ -s $run_dir/$other.was/engines ]]; then count=$((count + $(<"$run_dir/$other.was/engines"))); fi
+  done
+  printf '%s' "$count"
+}
+
+# Processes that compute on the GPU, or have its device open, as "PID NAME", a line each.
+users_of_gpu() {
+  local file pid
+  if have nvidia-smi; then
+    nvidia-smi --query-compute-apps=pid,process_name --format=csv,noheader -i "$index" 2>/dev/null | sed -n 's/^\([0-9]*\), */\1 /p' || true
+  fi
+  while read -r file; do
+    pid=${file#/proc/}
+    pid=${pid%%/*}
+    printf '%s %s\n' "$pid" "$(cat "/proc/$pid/comm" 2>/dev/null)"
+  done < <(find /proc/[0-9]*/fd -lname "$dev/nvidia$minor" 2>/dev/null || true)
+}
+
+# What is wanted
+
+# Sets $wanted, the mode (empty: as it is), and $mps (yes: it is to run).
+choose_mode() {
+  local setting all
+  setting=$(field gpu.compute_mode)
+  engines=$(count_engines)
+  sharers=$(other_users | paste -sd ' ')
+  all=$((engines + $(other_engines)))
+  case $setting in
+    keep) return ;;
+    default) wanted=DEFAULT && return ;;
+    exclusive) wanted=EXCLUSIVE_PROCESS ;;
+    auto) wanted=EXCLUSIVE_PROCESS ;;
+  esac
+  ((all > 1)) || return 0
+  if mps_answers; then
+    mps=yes
+  elif ! have nvidia-cuda-mps-control && [[ ! $assumed ]]; then
+    without_mps "$setting" "MPS is not installed (nvidia-cuda-mps-control, of the driver's compute utilities)"
+  elif [[ ! $assumed && $(users_of_gpu) ]]; then
+    without_mps "$setting" "MPS would have to start before the processes that are on it already (end them, and run this again)"
+  else
+    mps=yes
+  fi
+}
+
+without_mps() {
+  local who="$engines engines${sharers:+, and those of ACU $sharers,} use GPU $index, and $2"
+  if [[ $1 == exclusive ]]; then
+    say "warning: $who: gpu.compute_mode is exclusive, and only the first of them will start."
+  else
+    wanted=DEFAULT
+    say "warning: $who: any process may compute there (DEFAULT), and nothing holds each to its part of the memory."
+  fi
+}
+
+# MPS
+
+asks_mps() { CUDA_MPS_PIPE_DIRECTORY=$1 timeout 10 nvidia-cuda-mps-control <<<"$2" 2>&1 7>&- 8>&- 9>&-; }
+mps_at() { [[ -d $1 ]] && have nvidia-cuda-mps-control && asks_mps "$1" get_server_list >/dev/null; }
+mps_answers() { mps_at "$ours" || mps_at "$theirs"; }
+
+# tell_mps COMMAND: to ours.
+tell_mps() { run bash -c "echo '$1' | CUDA_MPS_PIPE_DIRECTORY='$ours' nvidia-cuda-mps-control"; }
+
+# The most that one client may take, in MiB: what the plan leaves when all others have theirs. Nothing where there is no plan.
+client_limit() {
+  local environment plan
+  set_environment
+  plan=$(env -i "${environment[@]}" "$acu" doctor --plan --json ${config:+-c "$config"} 2>/dev/null) || true
+  python '
+import json, sys
+try:
+    plan = json.loads(sys.argv[1])
+    takes = [sum(model[part] or 0 for part in ("weights_mb", "kv_mb", "process_mb", "step_mb")) for model in plan["models"]]
+    print(plan["usable_mb"] - sum(takes) + max(takes))
+except (ValueError, TypeError, KeyError):
+    pass' "$plan"
+}
+
+# Steps
+
+nodes_there() { [[ -e $dev/nvidiactl && -e $dev/nvidia$minor && -e $dev/nvidia-uvm ]]; }
+nodes_up() {
+  if have nvidia-modprobe || [[ $assumed ]]; then
+    run nvidia-modprobe -c "$minor"
+    run nvidia-modprobe -u -c 0
+  else
+    say "warning: $dev has not all of nvidiactl, nvidia$minor and nvidia-uvm, and nvidia-modprobe is not installed."
+  fi
+}
+nodes_down() { :; } # they are the driver's, and whoever uses it next makes them again
+
+mode_name() { local name=${1// /_} && printf '%s' "${name^^}"; }
+# nvidia-smi says on standard output what is wrong.
+set_mode() {
+  local text
+  if [[ $dry_run ]]; then
+    run nvidia-smi -i "$1" -c "$2"
+  elif ! text=$(nvidia-smi -i "$1" -c "$2" 2>&1 7>&- 8>&- 9>&-); then
+    failed "nvidia-smi -i $1 -c $2: $(paste -sd ' ' <<<"$text")"
+    return 1
+  fi
+}
+mode_there() {
+  [[ ! $wanted ]] || { [[ $(mode_name "$mode") == "$wanted" ]] && { shares "compute_mode.$index" || [[ ! -s $run_dir/host/compute_mode.$index/was ]]; }; }
+}
+mode_up() {
+  share "compute_mode.$index" "$(mode_name "$mode")"
+  if [[ $(mode_name "$mode") != "$wanted" ]]; then set_mode "$index" "$wanted"; fi
+}
+mode_down() {
+  local mark shared before
+  for mark in "$run_dir"/host/compute_mode.*/by-"$number"; do
+    [[ -e $mark ]] || continue
+    shared=$(basename "$(dirname "$mark")")
+    if before=$(shared_last "$shared"); then set_mode "${shared##*.}" "$before" || continue; fi
+    leave "$shared"
+  done
+}
+mode_says() { printf '%s%s' "$mode" "${wanted:+ (wanted: $wanted)}"; }
+
+# That this ACU uses the GPU; and when it does no more, a reset.
+card_there() { [[ $(kept gpu) == "$index" && $(kept engines) == "$engines" ]] && shares "gpu.$index"; }
+card_up() {
+  share "gpu.$index" used
+  forget gpu
+  keep gpu "$index"
+  forget engines
+  keep engines "$engines"
+}
+card_down() {
+  local was
+  was=$(kept gpu) || return 0
+  index=$was
+  if shared_last "gpu.$index" >/dev/null; then reset; else say "$name: GPU $index is not reset: ACU $(other_users | paste -sd ' ') uses it too."; fi
+  leave "gpu.$index"
+  forget gpu
+  forget engines
+}
+card_says() { printf 'GPU %s (%s), %s engines%s' "$index" "$address" "$engines" "${sharers:+, shared with ACU $sharers}"; }
+
+reset() {
+  local users text
+  find_minor
+  for _ in 1 2 3; do # whoever has just ended may take a moment
+    users=$(users_of_gpu | sort -u | paste -sd ';')
+    if [[ ! $users || $dry_run ]]; then break; fi
+    sleep 0.3
+  done
+  if [[ $users ]]; then
+    say "$name: GPU $index is not reset: it is used by $users"
+  elif [[ $dry_run ]]; then
+    run nvidia-smi --gpu-reset -i "$index"
+  elif text=$(nvidia-smi --gpu-reset -i "$index" 2>&1 7>&- 8>&- 9>&-); then
+    say "$name: GPU $index is reset."
+  else
+    say "$name: GPU $index is not reset: $(paste -sd ' ' <<<"$text")"
+  fi
+}
+
+find_minor() {
+  address=$(nvidia-smi --query-gpu=pci.bus_id --format=csv,noheader -i "$index" 2>/dev/null || true)
+  address=${address,,}
+  minor=$(sed -n 's/^Device Minor:[[:space:]]*//p' "$proc/driver/nvidia/gpus/${address: -12}/information" 2>/dev/null || true)
+  minor=${minor:-$index}
+}
+
+mps_there() {
+  [[ ! $mps ]] || { mps_at "$theirs" && [[ $(kept mps) == "$theirs" ]]; } || { mps_at "$ours" && shares mps_server && [[ $(kept mps) == "$ours" ]]; }
+}
+mps_up() {
+  forget mps
+  if mps_at "$theirs"; then
+    say "$name: MPS runs already ($theirs): it is used, and its limits are left as they are."
+    keep mps "$theirs"
+    return
+  fi
+  share mps_server off
+  keep mps "$ours"
+  if [[ $dry_run ]] || ! mps_at "$ours"; then
+    run mkdir -p "$ours/log"
+    run env CUDA_MPS_PIPE_DIRECTORY="$ours" CUDA_MPS_LOG_DIRECTORY="$ours/log" nvidia-cuda-mps-control -d
+  fi
+  limit_clients
+}
+limit_clients() {
+  local limit
+  limit=$(client_limit)
+  if [[ $limit ]]; then
+    tell_mps "set_default_device_pinned_mem_limit $index ${limit}M"
+  else
+    say "$name: no plan of the GPU's memory: MPS lets each engine take what it asks for."
+  fi
+}
+mps_down() {
+  forget mps
+  shares mps_server || return 0
+  if shared_last mps_server >/dev/null; then
+    if [[ $dry_run ]] || mps_at "$ours"; then tell_mps quit || return 0; fi
+    run rm -rf "$ours"
+  fi
+  leave mps_server
+}
+mps_says() {
+  if mps_at "$ours"; then
+    printf 'runs (%s)' "$ours"
+  elif mps_at "$theirs"; then
+    printf "runs, not ours (%s)" "$theirs"
+  else
+    printf 'not needed'
+  fi
+}
+
+steps=(nodes mode card mps)
+take_arguments "$@"
+if [[ $verb != down && ! ${ACU_FIELDS-} ]]; then read_fields; fi
+case $verb in
+  up)
+    find_gpu
+    choose_mode
+    go_up "${steps[@]}"
+    ;;
+  down) go_down "${steps[@]}" ;;
+  status)
+    find_gpu
+    choose_mode
+    tell "${steps[@]}"
+    ;;
+esac

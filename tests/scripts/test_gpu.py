@@ -1,0 +1,222 @@
+"""scripts/gpu.sh, with stand-ins for NVIDIA's programs that keep a state as the real ones do."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.scripts import nvidia
+from tests.scripts.parts import needs_root, part, tree
+
+pytestmark = needs_root
+PROGRAMS = ("nvidia-smi", "nvidia-modprobe", "nvidia-cuda-mps-control")
+ONE = "models: {large: {model: qwen2.5-7b-instruct-awq, engine: vllm}}\n"
+TWO = "models: {large: {model: qwen2.5-7b-instruct-awq}, small: {model: qwen2.5-0.5b-instruct}}\n"
+
+
+class Box:
+    """A box with cards, or without, and what gpu.sh does to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run_dir = folder / "run"
+        self.programs = nvidia.install(folder / "programs", *PROGRAMS)
+        self.put(gpus=[dict(nvidia.A10G)], fails={}, mps=None, done=[])
+        for name in ("dev", "sys", "proc", "theirs"):
+            (folder / name).mkdir()
+        self.environment = {
+            "PATH": f"{self.programs}:{os.environ['PATH']}",
+            "NVIDIA_STATE": str(folder / "state.json"),
+            "CUDA_MPS_PIPE_DIRECTORY": str(folder / "theirs"),
+            **{f"ACU_{name.upper()}_ROOT": str(folder / name) for name in ("dev", "sys", "proc")},
+        }
+
+    def put(self, **changes: Any) -> None:
+        """Change the state of NVIDIA's programs."""
+        path = self.folder / "state.json"
+        path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | changes))
+
+    @property
+    def state(self) -> Any:
+        """The state of NVIDIA's programs."""
+        return json.loads((self.folder / "state.json").read_text())
+
+    @property
+    def done(self) -> list[str]:
+        """What was changed, in order."""
+        done: list[str] = self.state["done"]
+        return done
+
+    def computing(self, *processes: tuple[int, str]) -> None:
+        """Let processes compute on the first card."""
+        gpu = self.state["gpus"][0]
+        self.put(gpus=[gpu | {"processes": processes}])
+
+    def gpu(self, verb: str, number: int = 210, config: str = "", *options: str) -> subprocess.CompletedProcess[str]:
+        """Call gpu.sh."""
+        file = self.folder / f"{number}.yaml"
+        if config or not file.exists():
+            file.write_text(config or ONE)
+        return part(
+            "gpu.sh", verb, number, "--config", file, *options, run_dir=self.run_dir, environment=self.environment
+        )
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Box:
+    return Box(tmp_path)
+
+
+def test_one_engine_has_the_gpu_alone_and_all_is_as_before_when_it_goes(box: Box) -> None:
+    up = box.gpu("up")
+    assert up.returncode == 0, up.stderr
+    assert box.state["gpus"][0]["mode"] == "Exclusive_Process"
+    assert sorted(path.name for path in (box.folder / "dev").iterdir()) == ["nvidia-uvm", "nvidia0", "nvidiactl"]
+
+    again = box.gpu("up")
+    assert (again.returncode, again.stdout) == (0, "")
+    status = box.gpu("status")
+    assert status.returncode == 0
+    assert "GPU 0 (0000:3b:00.0), 1 engines" in status.stdout
+
+    down = box.gpu("down")
+    assert down.returncode == 0, down.stderr
+    assert "GPU 0 is reset" in down.stderr
+    assert box.state["gpus"][0]["mode"] == "Default"
+    assert box.done == ["mode Exclusive_Process", "reset", "mode Default"]
+    assert not box.run_dir.exists()
+
+
+def test_two_engines_share_the_gpu_by_mps_which_ends_with_the_acu(box: Box) -> None:
+    up = box.gpu("up", 210, TWO)
+    assert up.returncode == 0, up.stderr
+    assert box.state["gpus"][0]["mode"] == "Exclusive_Process"
+    assert box.state["mps"] == str(box.run_dir / "host/mps")
+    assert (box.run_dir / "210.was/mps").read_text().strip() == str(box.run_dir / "host/mps")
+    assert box.gpu("status").returncode == 0
+
+    # The server of MPS ends with its daemon; the engines were its clients.
+    assert box.gpu("down").returncode == 0
+    assert box.state["mps"] is None
+    assert box.done[-3:] == ["mps ends", "reset", "mode Default"]
+    assert not box.run_dir.exists()
+
+
+def test_two_engines_without_mps_share_it_with_anybody_and_a_warning(box: Box) -> None:
+    (box.programs / "nvidia-cuda-mps-control").unlink()
+    box.put(gpus=[nvidia.A10G | {"mode": "Exclusive_Process"}])
+    up = box.gpu("up", 210, TWO)
+    assert up.returncode == 0
+    assert "warning: 2 engines use GPU 0, and MPS is not installed" in up.stderr
+    assert box.state["gpus"][0]["mode"] == "Default"
+    assert box.gpu("down").returncode == 0
+    assert box.state["gpus"][0]["mode"] == "Exclusive_Process"
+
+
+def test_an_mps_that_runs_already_is_used_and_left(box: Box) -> None:
+    theirs = str(box.folder / "theirs")
+    (box.folder / "theirs/control").touch()
+    box.put(mps=theirs)
+    up = box.gpu("up", 210, TWO)
+    assert up.returncode == 0, up.stderr
+    assert "MPS runs already" in up.stderr
+    assert (box.run_dir / "210.was/mps").read_text().strip() == theirs
+    assert box.gpu("down").returncode == 0
+    assert box.state["mps"] == theirs
+    assert not box.run_dir.exists()
+
+
+def test_the_gpu_is_not_reset_while_anything_computes_on_it(box: Box) -> None:
+    assert box.gpu("up").returncode == 0
+    box.computing((4711, "/usr/bin/python3"))
+    down = box.gpu("down")
+    assert down.returncode == 0
+    assert "GPU 0 is not reset: it is used by 4711 /usr/bin/python3" in down.stderr
+    assert box.done == ["mode Exclusive_Process", "mode Default"]
+    assert not box.run_dir.exists()
+
+
+def test_the_gpu_is_not_reset_while_a_program_has_it_open(box: Box) -> None:
+    assert box.gpu("up").returncode == 0
+    with (box.folder / "dev/nvidia0").open():
+        down = box.gpu("down")
+    assert f"it is used by {os.getpid()} " in down.stderr
+    assert "reset" not in box.done
+
+
+def test_a_mode_that_cannot_be_set_is_the_reason_and_nothing_stays(box: Box) -> None:
+    text = "Unable to set the compute mode for GPU 00000000:3B:00.0: Insufficient Permissions"
+    box.put(fails={"mode": [4, text]})
+    up = box.gpu("up")
+    assert up.returncode != 0
+    assert up.stderr.splitlines()[-1] == f"error: nvidia-smi -i 0 -c EXCLUSIVE_PROCESS: {text}"
+    box.put(fails={})
+    assert box.gpu("down").returncode == 0
+    assert not box.run_dir.exists()
+
+
+def test_a_driver_that_does_not_answer_is_an_error_only_where_there_is_a_card(box: Box) -> None:
+    box.put(fails={"query": [9, nvidia.NO_DRIVER]})
+    without = box.gpu("up")
+    assert (without.returncode, without.stderr) == (0, "acu210: no GPU (nvidia-smi sees none): nothing to do.\n")
+    tree(
+        box.folder / "sys/bus/pci/devices",
+        {"0000:3b:00.0/class": "0x030200\n", "0000:3b:00.0/vendor": "0x10de\n"},
+    )
+    with_card = box.gpu("up")
+    assert with_card.returncode == 1
+    assert "the driver does not answer (nvidia-smi ended with 9" in with_card.stderr
+    assert not box.run_dir.exists()
+
+
+def test_an_unknown_gpu_is_refused_and_those_there_are_named(box: Box) -> None:
+    up = box.gpu("up", 210, ONE + "gpu: {device_id: 3}\n")
+    assert up.returncode == 1
+    assert "there is no GPU 3; there are 0, NVIDIA A10G" in up.stderr
+
+
+def test_the_mode_can_be_asked_for_or_kept(box: Box) -> None:
+    box.put(gpus=[nvidia.A10G | {"mode": "Prohibited"}])
+    assert box.gpu("up", 210, ONE + "gpu: {compute_mode: keep}\n").returncode == 0
+    assert box.gpu("down").returncode == 0
+    assert box.done == ["reset"]
+    assert box.gpu("up", 210, ONE + "gpu: {compute_mode: default}\n").returncode == 0
+    assert box.state["gpus"][0]["mode"] == "Default"
+    assert box.gpu("down").returncode == 0
+    assert box.state["gpus"][0]["mode"] == "Prohibited"
+
+
+def test_a_second_acu_on_the_gpu_counts_and_the_last_one_restores_it(box: Box) -> None:
+    assert box.gpu("up", 210).returncode == 0
+    box.computing((4711, "VLLM::EngineCore"))
+    second = box.gpu("up", 211)
+    assert second.returncode == 0
+    assert "1 engines, and those of ACU 210, use GPU 0, and MPS would have to start before" in second.stderr
+    assert box.state["gpus"][0]["mode"] == "Default"
+    first = box.gpu("down", 210)
+    assert "GPU 0 is not reset: ACU 211 uses it too" in first.stderr
+    assert box.done == ["mode Exclusive_Process", "mode Default"]
+    box.computing()
+    box.put(done=[])
+    assert box.gpu("down", 211).returncode == 0
+    assert box.done == ["reset", "mode Default"]
+    assert not box.run_dir.exists()
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this box has NVIDIA's programs")
+def test_a_box_without_a_gpu_has_nothing_to_do_and_can_show_what_another_would(box: Box) -> None:
+    for program in PROGRAMS:
+        (box.programs / program).unlink()
+    up = box.gpu("up")
+    assert (up.returncode, up.stderr) == (0, "acu210: no GPU (no nvidia-smi): nothing to do.\n")
+    shown = box.gpu("up", 210, TWO + "gpu: {weights_mb: 12288, kv_cache_size_mb: 8192}\n", "--dry-run")
+    assert shown.returncode == 0
+    lines = shown.stdout.splitlines()
+    assert lines[:2] == ["nvidia-modprobe -c 0", "nvidia-modprobe -u -c 0"]
+    assert "nvidia-smi -i 0 -c EXCLUSIVE_PROCESS" in lines
+    assert any(line.endswith("nvidia-cuda-mps-control -d") for line in lines)
+    assert not box.run_dir.exists()
