@@ -29,7 +29,7 @@ from acu.hardware import Report, probe_machine
 from acu.hardware.pin import Bound, placement_for
 from acu.models import in_use
 from acu.refusals import Refusals
-from acu.served import Plan, plan_models
+from acu.served import Plan, hot_warning, plan_models
 from acu.sockets import process_name
 from dataplane.truth.inuse import user_of
 
@@ -81,10 +81,14 @@ def check(config: AcuConfig, warn: Callable[[str], None], tools: Mapping[str, st
     refusals = Refusals()
     with refusals.noted():
         read_keys(config.network.api_keys_file)
-    plans, _ = _look(config, probe_machine(), refusals)
+    report = probe_machine()
+    plans, _ = _look(config, report, refusals)
     for plan in plans:
         for warning in plan.ignored:
             warn(warning)
+    with contextlib.suppress(StartRefused):  # which is noted by now
+        if plans and (hot := hot_warning(plans, config, report)):
+            warn(hot)
     if tools is not None and config.agents:
         from acu.agency import check_tools
 
@@ -101,6 +105,7 @@ def _look(config: AcuConfig, report: Report, refusals: Refusals) -> tuple[tuple[
         tls = tls_context(config.network)
     with refusals.noted():
         plans = plan_models(config, report)
+        hot_warning(plans, config, report)
     with refusals.noted():
         placement_for(config, report)
     with refusals.noted():

@@ -6,44 +6,54 @@ Engines are given as factories that import their module when they are called: th
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from acu.config import AcuConfig, GpuConfig, model_role, names_by_key
+from acu.allotment import (
+    Budget,
+    Sized,
+    alternatives,
+    card_of,
+    card_plan,
+    demand_on_gpu,
+    device_of,
+    gpu_budget,
+    held_bytes,
+    node_plan,
+    node_warning,
+    settled_model,
+)
+from acu.config import AcuConfig, model_role, names_by_key
 from acu.errors import ModelError, ModelIncomplete, StartRefused
 from acu.hardware import Report
+from acu.hardware.numa import read_nodes
 from acu.hardware.probe import memory
+from acu.hardware.vram import Demand, problem
 from acu.models import LocalModel, Recommended, is_path, locate, recommended_sampling
+from acu.models.headers import Weights, read_weights
 from acu.refusals import Refusals
 from agentflow.config import ModelConfig, SamplingConfig
 from agentflow.engine.script import Script
 from agentflow.engine.vllm.facts import MachineFacts, read_machine, read_model
-from agentflow.engine.vllm.tuning import choose, choose_pooling
+from agentflow.engine.vllm.tuning import RUNTIME_BYTES, choose, choose_pooling, dtype_of
 from agentflow.errors import EngineStartFailed
 from agentflow.messages import Sampling
 from agentflow.sampling import settled
+from dataplane.truth.inuse import user_of
 
 MIB = 1 << 20
-A10G_MB, A10G_WEIGHTS_MB, A10G_KV_MB = 23_028, 12_288, 8_192  # the reference device, and how it is divided
-
-
-class Budget(Struct, frozen=True):
-    """How the GPU's memory is divided, in MiB."""
-
-    device_mb: int
-    weights_mb: int
-    kv_cache_mb: int
 
 
 class Plan(Struct, frozen=True, kw_only=True):
     """One model to serve: its names, its settled configuration and sampling, and its files (None for a scripted one).
 
     `compiled` is the folder in which the engine's compiler keeps what it made. `ignored` says, a sentence each, which
-    values of the model's files cannot be used.
+    values of the model's files cannot be used. `weights` is what the files hold, `held` the bytes of it in the engine, and
+    `demand` what an engine on a card takes there; `shared` tells that its KV pool is a part of the common one.
     """
 
     key: str
@@ -55,7 +65,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     sampling: Sampling
     grammar_compile_s: float
     compiled: Path
+    weights: Weights = Weights(0, 0, 0)
+    held: int = 0
+    demand: Demand | None = None
     budget: Budget | None = None
+    shared: bool = False
     ignored: tuple[str, ...] = ()
 
 
@@ -93,8 +107,13 @@ def plan_models(config: AcuConfig, report: Report) -> tuple[Plan, ...]:
     if budget is not None:
         sharing = [plan.key for plan in plans if plan.config.engine == "vllm" and plan.config.kv_cache_mb is None]
         plans = tuple(_on_gpu(plan, budget, sharing) for plan in plans)
-    check_memory(plans, report, budget)
-    return plans
+    weighed = []
+    for plan in plans:
+        with refusals.noted():
+            weighed.append(_weighed(plan))
+    refusals.tell()
+    check_memory(weighed, config, report)
+    return tuple(weighed)
 
 
 def _on_gpu(plan: Plan, budget: Budget, sharing: list[str]) -> Plan:
@@ -102,35 +121,52 @@ def _on_gpu(plan: Plan, budget: Budget, sharing: list[str]) -> Plan:
     config = plan.config
     if plan.key in sharing:
         config = replace(config, kv_cache_mb=budget.kv_cache_mb // len(sharing))
-    return replace(plan, config=config, budget=budget)
+    return replace(plan, config=config, budget=budget, shared=plan.key in sharing)
+
+
+def _weighed(plan: Plan) -> Plan:
+    """The plan with what the model's engine will hold. Raises StartRefused where that is not known."""
+    if plan.files is None or plan.config.engine == "encoder":
+        return replace(plan, held=plan.weights.held("float32"))
+    try:
+        facts = read_model(plan.files.path)
+    except EngineStartFailed as error:
+        raise StartRefused(f"models.{plan.key}: {error}") from error
+    if plan.budget is None:
+        dtype = dtype_of(facts, plan.config, facts_for(plan))
+        return replace(plan, held=plan.weights.held(dtype))
+    sized = Sized(plan.key, plan.config, facts, plan.weights)
+    return replace(plan, held=held_bytes(sized), demand=demand_on_gpu(sized, shared=plan.shared))
 
 
 def _plan(key: str, model: ModelConfig, config: AcuConfig, refusals: Refusals) -> Plan:
     """The plan of one model, which holds only where `refusals` has got nothing."""
-    role = model_role(key, model)
-    engine = model.engine or ("vllm" if role == "chat" else "encoder")
+    model = settled_model(key, model)
+    role, engine = model.role or "chat", model.engine
     for field in ("chat_template", "script"):
         with refusals.noted():
             check_file(f"models.{key}.{field}", getattr(model, field))
-    files, script, recommended = None, Script(), Recommended(SamplingConfig())
+    files, script, recommended, weights = None, Script(), Recommended(SamplingConfig()), Weights(0, 0, 0)
     with refusals.noted():
         if engine == "scripted":
             script = read_script(key, model.script)
         else:
             files = find_model(key, model.model, Path(config.gpu.model_cache_dir))
             recommended = recommended_sampling(files)
+            weights = weigh(key, files)
     chat = role == "chat"
     return Plan(
         key=key,
         names=names_by_key(config.models)[key],
         role=role,
-        config=replace(model, role=role, engine=engine),
+        config=model,
         files=files,
         script=script,
         sampling=settled(model.sampling, recommended.sampling) if chat else Sampling(),
         grammar_compile_s=config.scheduler.grammar_compile_s,
         # Beside the model cache: the same disk, and under systemd the folder that the unit may write.
         compiled=Path(config.gpu.model_cache_dir).parent / "compiled",
+        weights=weights,
         ignored=recommended.ignored if chat else (),
     )
 
@@ -152,6 +188,14 @@ def find_model(key: str, model: str, cache_dir: Path) -> LocalModel:
         raise StartRefused(f"models.{key}.model: {error}") from error
 
 
+def weigh(key: str, files: LocalModel) -> Weights:
+    """What the model's files hold. Raises StartRefused for one that is damaged."""
+    try:
+        return read_weights(files.path)
+    except ModelIncomplete as error:
+        raise StartRefused(f"models.{key}.model: {error}") from error
+
+
 def read_script(key: str, path: str | None) -> Script:
     """The script of a scripted model; an empty one where no file is named, or none is there. Raises StartRefused."""
     if path is None or not Path(path).is_file():
@@ -162,80 +206,94 @@ def read_script(key: str, path: str | None) -> Script:
         raise StartRefused(f"models.{key}.script: {error}") from error
 
 
-def gpu_budget(gpu: GpuConfig, report: Report) -> Budget | None:
-    """The configured device's memory, divided; None without a GPU. Raises StartRefused."""
-    if not report.gpus:
-        return None
-    device = next((found for found in report.gpus if found.index == gpu.device_id), None)
-    if device is None:
-        known = ", ".join(f"{found.index} ({found.name})" for found in report.gpus)
-        raise StartRefused(f"gpu.device_id: {gpu.device_id} does not exist; there are {known}")
-    weights = gpu.weights_mb or device.memory_mb * A10G_WEIGHTS_MB // A10G_MB
-    pool = gpu.kv_cache_size_mb or device.memory_mb * A10G_KV_MB // A10G_MB
-    if weights + pool > device.memory_mb:
-        raise StartRefused(
-            f"gpu.weights_mb + gpu.kv_cache_size_mb: {weights} + {pool} MiB do not fit the {device.memory_mb} MiB of "
-            f"{device.name}; lower one of them"
-        )
-    return Budget(device.memory_mb, weights, pool)
-
-
-def check_memory(plans: tuple[Plan, ...], report: Report, budget: Budget | None) -> None:
+def check_memory(plans: Sequence[Plan], config: AcuConfig, report: Report) -> None:
     """Refuse models that cannot fit, naming the sizes. Raises StartRefused, with all problems."""
     refusals = Refusals()
     with refusals.noted():
-        check_weights(plans, report, budget)
+        check_weights(plans, report)
+    with refusals.noted():
+        check_card(plans, config, report)
+    refusals.tell()
     for plan in plans:
         if plan.files is not None and plan.config.engine == "vllm":
             with refusals.noted():
-                check_engine(plan, budget)
+                check_engine(plan)
     refusals.tell()
 
 
-def check_weights(plans: tuple[Plan, ...], report: Report, budget: Budget | None) -> None:
-    """Refuse weights that are more than there is room for. Raises StartRefused."""
-    with_files = [plan for plan in plans if plan.files is not None]
-    on_gpu = [plan for plan in with_files if budget is not None and plan.config.engine == "vllm"]
-    elsewhere = [plan for plan in with_files if plan not in on_gpu]
-    if budget is not None and (need := _weights_mb(on_gpu)) > budget.weights_mb:
-        raise StartRefused(
-            f"models: the weights of {_listed(on_gpu)} need {need} MiB on the GPU, and gpu.weights_mb is "
-            f"{budget.weights_mb}; raise it, or choose smaller models"
-        )
+def check_weights(plans: Sequence[Plan], report: Report) -> None:
+    """Refuse weights that are more than there is memory for, of engines that are not on a card. Raises StartRefused."""
+    elsewhere = [plan for plan in plans if plan.files is not None and plan.demand is None]
     available = report.memory_available // MIB
-    if (need := _weights_mb(elsewhere)) > available:
+    if (need := sum(plan.held for plan in elsewhere) // MIB) > available:
         raise StartRefused(
             f"models: the weights of {_listed(elsewhere)} need {need} MiB of memory, and {available} MiB are available; "
             "choose smaller models, or stop other programs"
         )
 
 
-def check_engine(plan: Plan, budget: Budget | None) -> None:
+def check_card(plans: Sequence[Plan], config: AcuConfig, report: Report) -> None:
+    """Refuse engines that the card has no room for, saying what would fit. Raises StartRefused."""
+    demands = [plan.demand for plan in plans if plan.demand is not None]
+    device, budget = device_of(config.gpu, report), gpu_budget(config.gpu, report)
+    if device is None or not demands:
+        return
+    daemon = user_of(Path(config.data_plane.path)) if device.processes else None
+    if found := problem(card_plan(card_of(device, daemon), demands, budget), alternatives()):
+        raise StartRefused(found)
+
+
+def check_engine(plan: Plan) -> None:
     """Ask the engine's own rules whether the model fits. Raises StartRefused."""
     assert plan.files is not None
     try:
         decide = choose_pooling if plan.role == "embed" else choose
-        decide(read_model(plan.files.path), plan.config, machine_facts(budget, plan.compiled))
+        decide(read_model(plan.files.path), plan.config, facts_for(plan))
     except EngineStartFailed as error:
         raise StartRefused(f"models.{plan.key}: {error}") from error
 
 
-def machine_facts(budget: Budget | None, compiled: Path) -> MachineFacts:
-    """The machine as the engine must see it now; its compiler keeps what it made in folder `compiled`."""
+def hot_warning(plans: Sequence[Plan], config: AcuConfig, report: Report, root: Path = Path("/")) -> str | None:
+    """What is to be said of a hot layer that the engines leave no room on its node. Raises StartRefused, see node_warning."""
+    device, nodes = device_of(config.gpu, report), read_nodes(root)
+    if device is None and len(nodes) < 2 and config.numa.memory_mb is None:
+        return None  # one node is all of the memory, of which there may be too little, but never on the wrong side
+    return node_warning(config, node_plan(config, nodes, device, map(_on_host, plans)))
+
+
+def _on_host(plan: Plan) -> Demand:
+    """What a plan's engine takes of the machine's memory; on the CPU at least so much."""
+    if plan.demand is not None:
+        return plan.demand
+    pool, process = (plan.config.kv_cache_mb or 0, RUNTIME_BYTES) if plan.config.engine == "vllm" else (0, 0)
+    weights = -(-plan.held // MIB)
+    return Demand(key=plan.key, model=plan.config.model, weights_mb=weights, kv_mb=pool, process_mb=process // MIB)
+
+
+def machine_facts(
+    budget: Budget | None, compiled: Path, held: int | None = None, demand: Demand | None = None
+) -> MachineFacts:
+    """The machine as an engine must see it now, whose compiler keeps what it made in folder `compiled`.
+
+    `held` are the bytes of its weights and `demand` what it takes of the card, by the plan; None: it goes by the files' size.
+    """
     _, available = memory()
     if budget is None:
-        return read_machine(available, compiled)
-    return read_machine(
+        return replace(read_machine(available, compiled), weights=held)
+    facts = read_machine(
         available,
         compiled,
         gpu_memory=budget.device_mb * MIB,
         gpu_weights=budget.weights_mb * MIB,
         gpu_kv_cache=budget.kv_cache_mb * MIB,
     )
+    beside = (demand.process_mb + demand.step_mb) * MIB if demand is not None else None
+    return replace(facts, weights=held, gpu_scratch=beside)
 
 
-def _weights_mb(plans: list[Plan]) -> int:
-    return sum(plan.files.size_bytes for plan in plans if plan.files is not None) // MIB
+def facts_for(plan: Plan) -> MachineFacts:
+    """The machine as the engine of the plan must see it now."""
+    return machine_facts(plan.budget, plan.compiled, plan.held or None, plan.demand)
 
 
 def _listed(plans: list[Plan]) -> str:
@@ -285,7 +343,7 @@ def _engine(plan: Plan) -> Any:
         from agentflow.engine.encoder import Encoder
 
         return Encoder(path, config)
-    machine = functools.partial(machine_facts, plan.budget, plan.compiled)
+    machine = functools.partial(facts_for, plan)
     if plan.role == "embed":
         from agentflow.engine.vllm.pooling import VllmEmbedder
 

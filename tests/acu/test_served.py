@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from acu.config import AcuConfig, GpuConfig
+from acu.allotment import Budget, card_of, gpu_budget
+from acu.config import AcuConfig, GpuConfig, NumaConfig
 from acu.errors import StartRefused
 from acu.hardware import Gpu, Report
-from acu.served import Budget, build, gpu_budget, plan_models, scripted
+from acu.hardware.vram import Card
+from acu.served import build, facts_for, hot_warning, plan_models, scripted
 from agentflow.config import ModelConfig, SamplingConfig
+from agentflow.engine.vllm.facts import read_model
+from agentflow.engine.vllm.tuning import choose
 from agentflow.messages import Sampling
+from dataplane.config import DataPlaneConfig
+from tests.acu.models.headerfiles import qwen_7b, qwen_7b_awq
 
 GIB = 1 << 30
 A10G = Gpu(index=0, name="NVIDIA A10G", memory_mb=23_028, memory_free_mb=22_700)
@@ -147,3 +154,91 @@ def test_sampling_is_the_operators_then_the_models_then_openais(tmp_path: Path) 
     wanted = [Sampling(temperature=0.1, top_k=20), Sampling(temperature=0.7, top_k=20), Sampling(top_p=0.5)]
     assert [plan.sampling for plan in plans] == wanted
     assert [build(plan).sampling for plan in plans] == wanted
+
+
+def test_an_a10g_takes_qwen_7b_in_awq_and_vllm_is_told_what_the_plan_says(tmp_path: Path) -> None:
+    folder = qwen_7b_awq(tmp_path / "awq")
+    (plan,) = plan_models(AcuConfig(models={"large": ModelConfig(model=str(folder))}), report(A10G))
+    assert plan.demand is not None
+    assert (plan.held, plan.demand.weights_mb, plan.demand.kv_mb, plan.demand.kv_tokens) == (
+        5_570_747_392,
+        5_313,
+        8_192,
+        149_760,
+    )
+    choices = choose(read_model(folder), plan.config, facts_for(plan))
+    assert choices.args["kv_cache_memory_bytes"] == 8_192 << 20
+    share = (plan.held / (1 << 20) + 8_192 + plan.demand.process_mb + plan.demand.step_mb) / 23_028
+    assert 0 <= share - choices.args["gpu_memory_utilization"] < 0.001  # rounded down
+
+
+def test_an_a10g_refuses_qwen_7b_in_bfloat16_and_what_it_advises_is_taken(tmp_path: Path) -> None:
+    models = {"large": ModelConfig(model=str(qwen_7b(tmp_path / "Qwen2.5-7B-Instruct")))}
+    with pytest.raises(StartRefused) as refused:
+        plan_models(AcuConfig(models=models), report(A10G))
+    (problem,) = refused.value.problems
+    assert "need 14526 MiB on the GPU, and gpu.weights_mb is 12288" in problem
+    assert (
+        "gpu.weights_mb: 14526 and gpu.kv_cache_size_mb: 6491 (models.large then holds 118656 tokens, 3.6 seq"
+        in problem
+    )
+    assert "models.large.model: qwen2.5-7b-instruct-awq (5322 MiB, beside this KV)" in problem
+    advised = GpuConfig(weights_mb=14_526, kv_cache_size_mb=6_491)
+    assert plan_models(AcuConfig(models=models, gpu=advised), report(A10G))[0].config.kv_cache_mb == 6_491
+
+
+def test_engines_that_fit_together_ask_vllm_for_no_more_than_there_is(tmp_path: Path) -> None:
+    folder = str(qwen_7b_awq(tmp_path / "awq"))
+    models = {key: ModelConfig(model=folder, served_name=key) for key in ("large", "small")}
+    plans = plan_models(AcuConfig(models=models, gpu=GpuConfig(kv_cache_size_mb=8_600)), report(A10G))
+    shares = [
+        choose(read_model(Path(folder)), plan.config, facts_for(plan)).args["gpu_memory_utilization"] for plan in plans
+    ]
+    assert sum(shares) * 23_028 <= 22_700
+    with pytest.raises(StartRefused, match=r"What would fit: a smaller KV, gpu\.kv_cache_size_mb: 8708 "):
+        plan_models(AcuConfig(models=models, gpu=GpuConfig(kv_cache_size_mb=9_000)), report(A10G))
+
+
+def test_engine_args_count_in_the_plan_as_they_do_for_the_engine(tmp_path: Path) -> None:
+    folder = str(qwen_7b_awq(tmp_path / "awq"))
+    written = {"enforce_eager": True, "max_num_seqs": 16, "max_model_len": 8192, "kv_cache_memory_bytes": 1 << 30}
+    written |= {"kv_cache_dtype": "fp8", "max_num_batched_tokens": 1024}
+    (plan,) = plan_models(AcuConfig(models={"large": ModelConfig(model=folder, engine_args=written)}), report(A10G))
+    assert plan.demand is not None
+    assert (plan.demand.kv_mb, plan.demand.own_pool, plan.demand.process_mb) == (1024, True, 512)
+    assert (plan.demand.context, plan.demand.fixed, plan.demand.token_bytes) == (8192, True, 28_672)
+    assert plan.demand.step_mb < 200
+
+
+def test_weights_of_a_damaged_model_are_refused_by_the_file(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "m")
+    (folder / "model.safetensors").write_bytes((1 << 40).to_bytes(8, "little"))
+    with pytest.raises(StartRefused, match=r"models\.large\.model: .*model\.safetensors"):
+        plan_models(AcuConfig(models={"large": ModelConfig(model=str(folder))}), report(A10G))
+
+
+def test_a_pool_that_was_asked_for_leaves_the_weights_what_remains() -> None:
+    assert gpu_budget(GpuConfig(kv_cache_size_mb=16_000), report(A10G)) == Budget(23_028, 7_028, 16_000)
+
+
+def test_what_this_daemons_engines_hold_is_free_for_the_plan_and_what_others_hold_is_not() -> None:
+    busy = replace(A10G, memory_free_mb=2_000, processes=((os.getpid(), 15_000), (1, 5_000)))
+    assert card_of(busy, os.getppid()) == Card("NVIDIA A10G", 23_028, 6_028, ((1, 5_000),))
+    assert card_of(busy).usable_mb == 2_000
+
+
+def test_a_hot_layer_beyond_its_node_is_warned_of_and_one_beyond_all_of_it_refused(tmp_path: Path) -> None:
+    models = {"large": ModelConfig(model=str(qwen_7b_awq(tmp_path / "awq")))}
+
+    def told(hot: int) -> str | None:
+        config = AcuConfig(
+            models=models, numa=NumaConfig(memory_mb=16_384), data_plane=DataPlaneConfig(hot_layer_mem_mb=hot)
+        )
+        return hot_warning(plan_models(config, report(A10G)), config, report(A10G))
+
+    assert told(12_288) is None
+    assert "lower it to 12800" in str(told(13_000))
+    with pytest.raises(
+        StartRefused, match=r"hot_layer_mem_mb: 20000 is more than all of numa\.memory_mb, 16384.* 12800"
+    ):
+        told(20_000)

@@ -88,7 +88,7 @@ def _own_args(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> 
         raise EngineStartFailed(f"{model.path} holds no weights (*.safetensors); pull the model again")
     dtype = dtype_of(model, config, machine)
     max_running, max_batched = step_of(config, gpu=machine.gpu)
-    kv_token_bytes = model.kv_width * _DTYPE_BYTES[dtype]
+    kv_token_bytes = kv_bytes_a_token(model, config, dtype)
     kv_bytes = _kv_cache_bytes(model, config, machine, dtype)
     max_model_len = _max_model_len(model, config, kv_bytes, kv_token_bytes)
     args: dict[str, Any] = {
@@ -198,6 +198,12 @@ def _kv_cache_bytes(model: ModelFacts, config: ModelConfig, machine: MachineFact
             f"({_mib(RUNTIME_BYTES)}) only {_mib(free)} of memory are available; lower kv_cache_mb to {free // MIB} or less"
         )
     return asked or min(CPU_KV_LIMIT, max(free // 4, 64 * MIB), free)
+
+
+def kv_bytes_a_token(model: ModelFacts, config: ModelConfig, dtype: str) -> int:
+    """What one token leaves in the KV pool, bytes: in the engine's type, unless `engine_args` have the pool in 8 bits."""
+    eight = str(config.engine_args.get("kv_cache_dtype", "")).startswith("fp8")
+    return model.kv_width * (1 if eight else _DTYPE_BYTES[dtype])
 
 
 def _weights(model: ModelFacts, machine: MachineFacts, dtype: str) -> int:

@@ -14,7 +14,7 @@ from acu.commands.config import reference
 from acu.config import AcuConfig
 from acu.config.fields import fields_of
 from tests.acu.certificates import make_certificate
-from tests.acu.models.modelfiles import write_model
+from tests.acu.models import headerfiles
 from tests.acu.running import ROOT, DaemonFactory, acu
 from tests.acu.test_served import model_folder
 
@@ -201,9 +201,7 @@ def test_check_looks_at_no_port_and_no_socket(
 
 
 def test_check_says_that_a_model_does_not_fit(tmp_path: Path, clean_environ: dict[str, str]) -> None:
-    folder = write_model(tmp_path / "model")
-    with (folder / "more.txt").open("wb") as bulk:
-        bulk.truncate(8 << 40)  # sparse: it takes no room
+    folder = headerfiles.model_folder(tmp_path / "model", {}, [("w", "U8", (8 << 40,))])
     file = tmp_path / "acu.yaml"
     file.write_text(f"models: {{embed: {{model: {folder}, engine: encoder}}}}\n")
     done = acu("config", "check", str(file), environ=clean_environ)

@@ -1,0 +1,221 @@
+"""Allotment: from the configuration's models to the plan of the card's memory (acu/hardware/vram.py), and of the node's.
+
+What an engine is told (agentflow/engine/vllm/tuning.py) and what the plan counts come from here alike, the operator's
+`engine_args` among them, so that they cannot contradict each other.
+
+The NUMA node's memory: an engine on the GPU keeps its weights on the card and nothing of them on the host. It maps the files,
+whose pages are the kernel's to drop, and copies; what stays is its process (HOST_MB: Python, torch and vLLM take 1.2 GiB without
+a card; CUDA's own tables and pinned buffers for a step's inputs are the rest). An engine on the CPU has weights, KV pool and
+process on the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from acu.config import AcuConfig, GpuConfig, model_role
+from acu.errors import StartRefused
+from acu.hardware.examination import Node
+from acu.hardware.placement import NodeBudget, memory_of, node_budget
+from acu.hardware.report import Gpu, Report
+from acu.hardware.vram import CONTEXT_MB, GRAPHS_MB, MIB, Alternative, Card, Demand, MemoryPlan, step_mb
+from acu.models.catalogue import catalogue
+from acu.models.headers import VALUE_BYTES, Weights
+from agentflow.config import ModelConfig
+from agentflow.engine.vllm.facts import MachineFacts, ModelFacts
+from agentflow.engine.vllm.tuning import RUNTIME_BYTES, dtype_of, kv_bytes_a_token, step_of
+from dataplane.memory import memory_bytes
+
+A10G_MB, A10G_WEIGHTS_MB, A10G_KV_MB = 23_028, 12_288, 8_192  # the reference device, and how it is divided
+HOST_MB = 3072  # of the node's memory, an engine on the GPU
+DAEMON_MB = 512  # of the node's memory, the daemon beside its hot layer
+_A_CARD = MachineFacts(cpus=(), memory_available=0, gpu=True)
+
+
+class Budget(Struct, frozen=True):
+    """How the GPU's memory is divided, in MiB."""
+
+    device_mb: int
+    weights_mb: int
+    kv_cache_mb: int
+
+
+class Sized(Struct, frozen=True):
+    """A model and what was read of it. `config` has its role and engine settled."""
+
+    key: str
+    config: ModelConfig
+    facts: ModelFacts
+    weights: Weights
+
+
+def settled_model(key: str, model: ModelConfig) -> ModelConfig:
+    """The model with its role and its engine, as configured or by its key."""
+    role = model_role(key, model)
+    return replace(model, role=role, engine=model.engine or ("vllm" if role == "chat" else "encoder"))
+
+
+def device_of(gpu: GpuConfig, report: Report) -> Gpu | None:
+    """The configured device; None without a GPU. Raises StartRefused when it is not there."""
+    device = next((found for found in report.gpus if found.index == gpu.device_id), None)
+    if report.gpus and device is None:
+        known = ", ".join(f"{found.index} ({found.name})" for found in report.gpus)
+        raise StartRefused(f"gpu.device_id: {gpu.device_id} does not exist; there are {known}")
+    return device
+
+
+def gpu_budget(gpu: GpuConfig, report: Report) -> Budget | None:
+    """The configured device's memory, divided; None without a GPU. Raises StartRefused."""
+    device = device_of(gpu, report)
+    if device is None:
+        return None
+    pool = gpu.kv_cache_size_mb or device.memory_mb * A10G_KV_MB // A10G_MB
+    weights = gpu.weights_mb or min(device.memory_mb * A10G_WEIGHTS_MB // A10G_MB, max(device.memory_mb - pool, 0))
+    if weights + pool > device.memory_mb:
+        raise StartRefused(
+            f"gpu.weights_mb + gpu.kv_cache_size_mb: {weights} + {pool} MiB do not fit the {device.memory_mb} MiB of "
+            f"{device.name}; lower one of them"
+        )
+    return Budget(device.memory_mb, weights, pool)
+
+
+def card_of(device: Gpu, daemon: int | None = None) -> Card:
+    """The device's memory. What the engines of the process `daemon` hold counts as free: it is what is planned."""
+    held = device.memory_mb - device.memory_free_mb
+    ours = {pid for pid, _ in device.processes if daemon and daemon in _line_of(pid)}
+    others = tuple((pid, size) for pid, size in device.processes if pid not in ours)
+    planned = sum(size for pid, size in device.processes if pid in ours)
+    return Card(device.name, device.memory_mb, max(held - planned, 0), others)
+
+
+def _line_of(pid: int) -> list[int]:
+    """A process and those that it descends from, as far as can be read."""
+    line: list[int] = []
+    while pid > 1 and pid not in line:
+        line.append(pid)
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            break
+        pid = int(stat.rpartition(")")[2].split()[1])
+    return line
+
+
+def demand_on_gpu(model: Sized, *, shared: bool) -> Demand:
+    """What a model takes of the card with the pool of its kv_cache_mb, which `shared` says is its part of the common one."""
+    config, facts, extra = model.config, model.facts, model.config.engine_args
+    running, batched = step_of(config, gpu=True)
+    dtype = _dtype(model)
+    longest = min(_number(extra, "max_model_len", config.max_model_len or facts.max_model_len), facts.max_model_len)
+    tokens = _number(extra, "max_num_batched_tokens", batched)
+    speaks = config.role != "embed"
+    written = "kv_cache_memory_bytes" in extra
+    return Demand(
+        key=model.key,
+        model=config.model,
+        weights_mb=_up(model.weights.held(dtype)),
+        kv_mb=_up(_number(extra, "kv_cache_memory_bytes", (config.kv_cache_mb or 0) * MIB)),
+        own_pool=written or not shared,
+        written=written,
+        token_bytes=kv_bytes_a_token(facts, config, dtype),
+        context=longest,
+        fixed=config.max_model_len is not None or "max_model_len" in extra,
+        process_mb=CONTEXT_MB + (0 if extra.get("enforce_eager") else GRAPHS_MB),
+        step_mb=step_mb(
+            tokens=tokens if speaks else max(tokens, longest),
+            rows=_number(extra, "max_num_seqs", running),
+            widths=(facts.hidden, facts.intermediate, facts.vocabulary if speaks else 0),
+            value_bytes=VALUE_BYTES[dtype],
+        ),
+        speaks=speaks,
+    )
+
+
+def demand_on_cpu(model: Sized, dtype: str, kv_mb: int) -> Demand:
+    """What a model takes of the machine's memory; its engine's process has room for a step in it."""
+    facts, config = model.facts, model.config
+    engine = config.engine == "vllm"
+    return Demand(
+        key=model.key,
+        model=config.model,
+        weights_mb=_up(model.weights.held(dtype)),
+        kv_mb=kv_mb,
+        own_pool=config.kv_cache_mb is not None,
+        token_bytes=kv_bytes_a_token(facts, config, dtype) if engine else None,
+        context=min(config.max_model_len or facts.max_model_len, facts.max_model_len),
+        fixed=config.max_model_len is not None,
+        process_mb=RUNTIME_BYTES // MIB if engine else 0,
+        speaks=config.role != "embed",
+    )
+
+
+def held_bytes(model: Sized) -> int:
+    """The weights on the card, bytes."""
+    return model.weights.held(_dtype(model))
+
+
+def alternatives() -> tuple[Alternative, ...]:
+    """The catalogue's chat models."""
+    return tuple(Alternative(each.name, _up(each.installed_bytes)) for each in catalogue() if each.role == "chat")
+
+
+def card_plan(card: Card, demands: Iterable[Demand], budget: Budget | None) -> MemoryPlan:
+    """The plan of a card, within gpu.weights_mb."""
+    return MemoryPlan(card=card, demands=tuple(demands), weights_limit_mb=budget.weights_mb if budget else None)
+
+
+def node_plan(
+    config: AcuConfig, nodes: tuple[Node, ...], device: Gpu | None, demands: Iterable[Demand]
+) -> NodeBudget | None:
+    """How the memory of the node is divided to which the daemon is bound; None where it is not known, or there is none.
+
+    `demands`: of every model that has an engine; on the host, weights and pool count where there is no `device`.
+    """
+    if config.numa.node is None:
+        return None
+    known = {node.id: node for node in nodes}
+    asked = config.numa.node if config.numa.node != "auto" else device.numa_node if device else None
+    memory = memory_of(config.numa, known.get(asked) if asked is not None else nodes[0] if len(nodes) == 1 else None)
+    if memory is None:
+        return None
+    engines = sum(HOST_MB if device and each.process_mb else _on_host(each) for each in demands)
+    return node_budget(memory, engines + DAEMON_MB, memory_bytes(config.data_plane) // MIB)
+
+
+def node_warning(config: AcuConfig, budget: NodeBudget | None) -> str | None:
+    """What is to be said of a hot layer that the node has no room for. Raises StartRefused when it is more than all of it."""
+    if budget is None or budget.spare_mb >= 0:
+        return None
+    hot, limit = config.data_plane.hot_layer_mem_mb, config.numa.memory_mb
+    if hot is not None and limit is not None and hot > limit:
+        raise StartRefused(
+            f"data_plane.hot_layer_mem_mb: {hot} is more than all of numa.memory_mb, {limit}; beside the engines "
+            f"({budget.engines_mb} MiB with the daemon) {budget.left_mb} are left: lower it"
+        )
+    return (
+        f"data_plane.hot_layer_mem_mb: {budget.hot_mb} MiB and the engines' {budget.engines_mb} (with the daemon) are more than "
+        f"the {budget.memory_mb} MiB of the NUMA node: what is too much lies on another node; lower it to {budget.left_mb}"
+    )
+
+
+def _on_host(demand: Demand) -> int:
+    return demand.weights_mb + demand.kv_mb + demand.process_mb
+
+
+def _dtype(model: Sized) -> str:
+    """The type in which an engine on a card holds plain values."""
+    asked = model.config.engine_args.get("dtype")
+    return asked if asked in VALUE_BYTES else dtype_of(model.facts, model.config, _A_CARD)
+
+
+def _number(extra: dict[str, object], name: str, otherwise: int) -> int:
+    value = extra.get(name)
+    return value if isinstance(value, int) and value > 0 else otherwise
+
+
+def _up(size: int) -> int:
+    return -(-size // MIB)
