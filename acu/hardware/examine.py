@@ -37,10 +37,11 @@ from acu.hardware.examination import (
 )
 from acu.hardware.examine_addresses import addresses_named, read_address
 from acu.hardware.examine_box import read_abilities, read_cgroups, read_clock, read_firmware, read_kernel, read_limits
-from acu.hardware.examine_disks import read_places
+from acu.hardware.examine_disks import places_named, read_place
 from acu.hardware.examine_reads import read_tests, total_mb, weights_of
 from acu.hardware.examine_versions import read_versions
 from acu.hardware.looks import Look, Looks
+from acu.hardware.mounts import read_mounts
 from acu.hardware.numa import SLASH, read_nodes
 from acu.hardware.probe import allowed_cpus, report_on
 from acu.hardware.report import Gpu, Report
@@ -75,6 +76,7 @@ def examine(
         "the GPUs", lambda: read_all_cards(nvml, sight), ((), Driver())
     )
     files: Look[tuple[Path, ...]] = looks.at("the models' files", lambda: weights_of(config, sight), ())
+    weights_mb = looks.at("the models' size", lambda: total_mb(files.value()), 0)
     wanted = read_test and sight.here
     reads: Look[tuple[ReadTest, ...]] = looks.at(
         "the read test", lambda: read_tests(files.value(), sight) if wanted else (), ()
@@ -83,9 +85,11 @@ def examine(
         looks.at(address, functools.partial(_address, address, config), Address(address))
         for address in (addresses_named(config) if sight.here else ())
     ]
-    places: Look[tuple[tuple[Place, ...], tuple[Disk, ...]]] = looks.at(
-        "disks", lambda: read_places(config, sight), ((), ())
-    )
+    mounts = read_mounts(sight)
+    places: list[Look[tuple[Place, Disk | None] | None]] = [
+        looks.at(str(path), functools.partial(read_place, purpose, path, mounts, sight), None)
+        for purpose, path in places_named(config)
+    ]
     versions = looks.at("versions", read_versions, Versions(acu=__version__, python=""))
     clock = looks.at("the clock", lambda: read_clock() if sight.here else Clock(), Clock())
     nodes: Look[tuple[Node, ...]] = looks.at("NUMA nodes", lambda: read_nodes(root), ())
@@ -94,20 +98,19 @@ def examine(
     cgroups = looks.at("cgroups", lambda: read_cgroups(sight), Cgroups())
     abilities = looks.at("abilities", lambda: read_abilities(sight), Abilities())
     limits = looks.at("limits", read_limits, Limits())
+    machine = looks.at("CPUs and memory", lambda: report_on((), root), Report("unknown", 0, 0, (), 0, 0))
     gpus, driver = cards.value()
-    unknown = Report("unknown", 0, 0, (), 0, 0, gpus)
-    machine = looks.at("CPUs and memory", lambda: report_on(gpus, root), unknown)
-    weights_mb = looks.at("the models' size", lambda: total_mb(files.value()), 0).value()
+    found = tuple(seen for place in places if (seen := place.value()) is not None)
     return Examination(
         at=now().astimezone(dt.UTC).isoformat(timespec="seconds"),
-        machine=machine.value(),
+        machine=replace(machine.value(), gpus=gpus),
         versions=versions.value(),
-        needs=needs_of(config, gpus, weights_mb),
+        needs=needs_of(config, gpus, weights_mb.value()),
         driver=driver,
         cpus=allowed_cpus(root),
         nodes=nodes.value(),
-        places=places.value()[0],
-        disks=places.value()[1],
+        places=tuple(place for place, _ in found),
+        disks=tuple({disk.name: disk for _, disk in found if disk is not None}.values()),
         reads=reads.value(),
         firmware=firmware.value(),
         cgroups=cgroups.value(),

@@ -64,6 +64,9 @@ CONTROLLERS = frozenset(
     {"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "io", "pids", "hugetlb", "rdma", "misc"}
     | {"net_cls", "net_prio", "perf_event"}
 )
+BOUNDING = frozenset(
+    {"cpuset", "memory", "devices", "blkio", "pids"}
+)  # those of v1 that scripts/cgroup.sh makes groups in
 CAP_NET_ADMIN, CAP_SYS_ADMIN = 12, 21
 HYPERVISORS = (
     ("qemu", "QEMU"),
@@ -202,7 +205,7 @@ def read_cgroups(sight: Sight) -> Cgroups:
         version = "hybrid" if new else "v1"
     elif new:
         version = "v2"
-    bounding = [mount for mount in old if CONTROLLERS.intersection(mount.options)] or new
+    bounding = [mount for mount in old if BOUNDING.intersection(mount.options)] or new
     writable = bool(bounding) and all(_may_make(mount, sight) for mount in bounding)
     return Cgroups(version=version, controllers=tuple(sorted(controllers)), writable=writable)
 

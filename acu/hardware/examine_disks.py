@@ -1,4 +1,4 @@
-"""The folders that the configuration names, the file systems and disks under them, and a short read of the models there.
+"""The folders that the configuration names, and the file systems and disks under them.
 
 A folder that is not there yet is judged by its nearest parent that is, where the daemon would make it. The disk is the one under
 partitions and mappings (LVM, dm-crypt, RAID: the first of its members).
@@ -13,7 +13,7 @@ from typing import Literal
 
 from acu.config import AcuConfig
 from acu.hardware.examination import Disk, Place
-from acu.hardware.mounts import Mount, mount_of, read_mounts
+from acu.hardware.mounts import Mount, mount_of
 from acu.hardware.sight import Sight
 
 SECTOR = 512  # the unit of sysfs, whatever the disk's own
@@ -30,42 +30,24 @@ def places_named(config: AcuConfig) -> tuple[tuple[str, Path], ...]:
     return tuple(places)
 
 
-def read_places(config: AcuConfig, sight: Sight) -> tuple[tuple[Place, ...], tuple[Disk, ...]]:
-    """The folders, and each disk that one of them lies on once."""
-    mounts = read_mounts(sight)
-    places: list[Place] = []
-    disks: dict[str, Disk] = {}
-    for purpose, path in places_named(config):
-        try:
-            place, folder = read_place(purpose, path, mounts, sight)
-        except OSError as error:
-            sight.note(str(path), error)
-            continue
-        places.append(place)
-        if folder is not None and folder.name not in disks:
-            disks[folder.name] = read_disk(folder, sight)
-    return tuple(places), tuple(disks.values())
-
-
-def read_place(purpose: str, path: Path, mounts: tuple[Mount, ...], sight: Sight) -> tuple[Place, Path | None]:
-    """A folder, and where sysfs has its disk. Raises OSError where its file system does not answer."""
+def read_place(purpose: str, path: Path, mounts: tuple[Mount, ...], sight: Sight) -> tuple[Place, Disk | None]:
+    """A folder, and the disk that it is on. Raises OSError where its file system does not answer."""
     found = nearest(path, sight)
-    inside = found.relative_to(sight.root)
-    mount = mount_of(str(Path("/") / inside), mounts)
+    mount = mount_of(f"/{found.relative_to(sight.root)}", mounts)
     folder = block_folder(mount, sight) if mount is not None else None
     space = os.statvfs(found)
-    allowed = os.access(found, os.W_OK | os.X_OK)
-    return Place(
+    place = Place(
         purpose=purpose,
         path=str(path),
         exists=(sight.root / str(path).lstrip("/")).is_dir(),
-        writable=allowed and (mount is None or mount.writable),
+        writable=os.access(found, os.W_OK | os.X_OK) and (mount is None or mount.writable),
         filesystem=mount.filesystem if mount is not None else "",
         free_mb=space.f_bavail * space.f_frsize >> 20,
         size_mb=space.f_blocks * space.f_frsize >> 20,
         free_files=space.f_favail if space.f_files else None,
         disk=folder.name if folder is not None else None,
-    ), folder
+    )
+    return place, read_disk(folder, sight) if folder is not None else None
 
 
 def nearest(path: Path, sight: Sight) -> Path:
