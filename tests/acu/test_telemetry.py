@@ -109,7 +109,7 @@ def test_the_gauges_are_read_at_the_scrape(telemetry: Telemetry) -> None:
         model = ModelStatus("m", (), "chat", True, 0, (engine,), 100, queued=1, running=running)
         return ServiceStatus(True, None, False, 1, 10, running, (model,), idle_prefixes=6)
 
-    telemetry.watch(status, lambda: 9)
+    telemetry.watch(status, lambda: 9, lambda: {"daemon": 0.99, "m/0": 1.0})
     running = 5
     found = samples(telemetry)
     assert found[f"vllm:num_requests_running{MODEL}"] == 5
@@ -118,6 +118,8 @@ def test_the_gauges_are_read_at_the_scrape(telemetry: Telemetry) -> None:
     assert found['acu_engine_restarts_total{engine="m/0",model_name="m"}'] == 2
     assert found["acu_agent_idle_prefixes"] == 6
     assert found["acu_open_connections"] == 9
+    assert found['acu_numa_local_ratio{process="daemon"}'] == 0.99
+    assert found['acu_numa_local_ratio{process="m/0"}'] == 1.0
     assert found["acu_log_records_dropped_total"] == 4
     assert found["acu_audit_lines_dropped_total"] == 7
 
