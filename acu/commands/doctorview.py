@@ -148,7 +148,7 @@ def summary(examination: Examination, judgement: Judgement, *, verbose: bool) ->
             counts.append(f"[{style}]{number} {level}{'s' * (number != 1)}[/]")
     counts.append(f"[{WELL}]{len(judgement.well)} checks well[/]")
     more = [] if verbose else [f"{len(examination.unread)} not read"] * bool(examination.unread)
-    hint = "" if verbose else "  [dim](acu doctor -v shows all)[/]"
+    hint = "" if verbose else "  [dim](-v: all)[/]"
     return ", ".join([*counts, *more]) + hint
 
 

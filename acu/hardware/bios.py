@@ -327,7 +327,7 @@ def vendor_of(examination: Examination) -> Vendor | None:
     """Whose firmware a box has; None where it is nobody's of these, or a virtual machine's."""
     if examination.firmware.virtual:
         return None
-    words = examination.firmware.vendor.lower().replace(",", " ").replace(".", " ").split()
+    words = examination.firmware.vendor.lower().replace("-", " ").replace(",", " ").split()
     return next((WORDS[word] for word in words if word in WORDS), None)
 
 

@@ -94,7 +94,7 @@ WELL = Examination(
     disks=(DISK,),
     places=(MODELS, DATA),
     reads=(
-        ReadTest(path="/var/cache/acu/models/m.safetensors", read_mb=256, seconds=0.1, direct=True, weights_mb=5580),
+        ReadTest(path="/var/cache/acu/models/m.safetensors", read_mb=256.0, seconds=0.1, direct=True, weights_mb=5580),
     ),
     firmware=Firmware(
         vendor="Dell Inc.", product="PowerEdge R750xa", bios="1.9.2", virtual=None, installed_mb=65_536, sockets=2
