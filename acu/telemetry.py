@@ -305,6 +305,16 @@ class _Engines(Collector):
                     for engine in model.engines:
                         metric.add_metric([model.name, engine.id], sample(model, engine))
                 yield metric
+        starts = GaugeMetricFamily(
+            "acu_engine_start_seconds",
+            "What each stage of the engine's latest start took.",
+            labels=["model_name", "engine", "stage"],
+        )
+        for model in status.models:
+            for engine in model.engines:
+                for stage, seconds in engine.start_s.items():
+                    starts.add_metric([model.name, engine.id, stage], seconds)
+        yield starts
         yield GaugeMetricFamily("acu_queued_tokens", "Prompt tokens that wait.", value=status.queued_tokens)
         idle = "Prompts that engines keep for runs that wait or have ended."
         yield GaugeMetricFamily("acu_agent_idle_prefixes", idle, value=status.idle_prefixes)

@@ -12,7 +12,10 @@ EngineState = Literal["starting", "ready", "backing_off", "stopped"]
 
 
 class EngineStatus(Struct, frozen=True):
-    """One supervised engine. `stage` and `fraction` (0.0 to 1.0) tell how far a start is; ages are in seconds."""
+    """One supervised engine. `stage` and `fraction` (0.0 to 1.0) tell how far a start is; ages are in seconds.
+
+    `start_s`: what each stage of the latest start took, in their order, as far as it is.
+    """
 
     id: str
     state: EngineState
@@ -23,6 +26,7 @@ class EngineStatus(Struct, frozen=True):
     restarts: int = 0
     last_error: str | None = None
     uptime_s: float = 0.0
+    start_s: dict[str, float] = {}
 
 
 class HeldStatus(Struct, frozen=True):

@@ -222,6 +222,9 @@ def engine_lines(engine: dict[str, Any]) -> list[RenderableType]:
         if info["kv_cache_tokens"]:
             chosen["KV tokens"] = info["kv_cache_tokens"]
         lines.append(Pairs(pairs_of(chosen)))
+    if (took := engine.get("start_s")) and engine["state"] == "ready":
+        stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in took.items())
+        lines.append(escape(f"was ready after {sum(took.values()):.1f} s: {stages}"))
     if engine["last_error"]:
         lines.append(f"[red]last error[/]: {escape(engine['last_error'])}")
     return lines

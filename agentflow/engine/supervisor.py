@@ -26,6 +26,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from agentflow.engine.protocol import EngineInfo, EngineStats, StartProgress
+from agentflow.engine.stages import Stages
 from agentflow.errors import EngineFailure, EngineStalled, EngineStartFailed
 from agentflow.status import EngineState, EngineStatus
 
@@ -82,6 +83,7 @@ class Supervisor(Generic[E]):
         self._fraction: float | None = None
         self._current: E | None = None
         self._info: EngineInfo | None = None
+        self._stages = Stages()
         self._ready_at = 0.0
         self._restarts = 0
         self._last_error: str | None = None
@@ -121,6 +123,7 @@ class Supervisor(Generic[E]):
             restarts=self._restarts,
             last_error=str(failure) if failure else self._last_error,
             uptime_s=time.monotonic() - self._ready_at if ready else 0.0,
+            start_s=self._stages.took(),
         )
 
     async def run(self) -> None:
@@ -176,6 +179,7 @@ class Supervisor(Generic[E]):
     async def _one_life(self) -> float:
         """Build, start and watch one engine, and leave nothing of it. Returns how many seconds it was ready."""
         self._set("starting")
+        self._stages = Stages()
         engine = self._factory()
         ready_at: float | None = None
         try:
@@ -183,6 +187,7 @@ class Supervisor(Generic[E]):
             if info is None:
                 return 0.0
             ready_at = self._ready_at = time.monotonic()
+            self._stages.reach(None, ready_at)
             self._current, self._info, self._last_error = engine, info, None
             self._set("ready")
             await self._watch(engine)
@@ -251,6 +256,7 @@ class Supervisor(Generic[E]):
 
     def _note_progress(self, progress: StartProgress) -> None:
         if self._state == "starting":
+            self._stages.reach(progress.stage, time.monotonic())
             self._set("starting", progress.stage, progress.fraction)
 
     def _set(self, state: EngineState, stage: str = "", fraction: float | None = None) -> None:

@@ -153,3 +153,12 @@ def test_the_exposition_is_valid_and_every_series_has_help(telemetry: Telemetry)
 def test_the_operation_is_read_off_the_requests_id() -> None:
     assert operation(run(RunStatus.FINISHED, kind="embed")) == "embeddings"
     assert operation(run(RunStatus.FINISHED, request_id="cmpl-1")) == "text_completion"
+
+
+def test_what_an_engines_start_took_is_told_by_stage(telemetry: Telemetry) -> None:
+    engine = EngineStatus(id="m/0", state="ready", start_s={"importing": 9.5, "warming": 1.25})
+    model = ModelStatus("m", (), "chat", True, 0, (engine,), 100, queued=0, running=0)
+    telemetry.watch(lambda: ServiceStatus(True, None, False, 0, 0, 0, (model,)), lambda: 0)
+    found = samples(telemetry)
+    assert found['acu_engine_start_seconds{engine="m/0",model_name="m",stage="importing"}'] == 9.5
+    assert found['acu_engine_start_seconds{engine="m/0",model_name="m",stage="warming"}'] == 1.25

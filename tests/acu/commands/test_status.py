@@ -151,6 +151,13 @@ def test_at_80_columns_every_engine_keeps_its_name_on_one_line() -> None:
     assert ["weights", "reading", "qwen2.5-7b-instruct-awq:", "40%", "at", "900", "MB/s"] in lines
 
 
+def test_a_ready_engine_tells_what_the_stages_of_its_start_took() -> None:
+    took = {"importing": 9.14, "loading": 0.5, "warming": 1.25}
+    ready = [line.strip() for line in shown(report_of(state="ready", stage="", fraction=None, start_s=took), 120)]
+    assert "was ready after 10.9 s: importing 9.1, loading 0.5, warming 1.2" in ready
+    assert not any("was ready" in line for line in shown(report_of(start_s=took), 120))  # one that starts
+
+
 def test_agents_are_shown_with_their_tools_with_what_waits_and_with_servers_that_are_not_there() -> None:
     report = report_of()
     assert not any("agent/" in line for line in shown(report, 80))

@@ -268,3 +268,21 @@ async def test_renewing_ends_with_a_start_that_fails_and_with_a_stop() -> None:
         await until(lambda: supervisor.status().stage == "loading" and supervisor.status().restarts == 1)
         await supervisor.stop(1)
         await renewal
+
+
+async def test_what_each_stage_of_a_start_took_is_told_and_begins_anew_with_the_next_start() -> None:
+    starts = 0
+
+    async def start() -> None:
+        nonlocal starts
+        starts += 1
+        await asyncio.sleep(0.05 if starts == 1 else 0)
+
+    async with supervised(lambda: BareEngine(start)) as supervisor:
+        first = await ready(supervisor)
+        took = supervisor.status().start_s
+        assert list(took) == ["loading"]
+        assert took["loading"] >= 0.05
+        first.failure = EngineDied("it died")
+        await until(lambda: starts == 2 and supervisor.engine is not None)
+        assert supervisor.status().start_s["loading"] < 0.05
