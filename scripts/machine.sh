@@ -24,7 +24,7 @@ acu=${ACU_COMMAND:-$scripts/../.venv/bin/acu}
 verbs='up down status' # what the first word may be; empty: the first word is the number
 verb='' number='' config='' dry_run='' user='' home='' name='' own=''
 lock=box # what this script holds while it works; see `hold`
-begun=() going='' reason='' failures=0
+begun=() going='' held='' reason='' failures=0
 
 # Arguments
 
@@ -205,7 +205,7 @@ die() {
 
 # Why it ends: to acu-up, which says it when all is taken back, or to whoever looks on.
 tell_why() {
-  if [[ ${ACU_REPORT-} ]]; then printf '%s\n' "$*" >&7; else say "error: $*"; fi
+  if [[ ${ACU_REPORT-} ]]; then printf '%s why %s\n' "${0##*/}" "$*" >&7; else say "error: $*"; fi
 }
 
 # What was before. Names have no slash.
@@ -222,12 +222,15 @@ kept() { [[ -s $own.was/$1 ]] && printf '%s\n' "$(<"$own.was/$1")"; }
 
 forget() { [[ ! -e $own.was/$1 ]] || run rm -f "$own.was/$1"; }
 
-# share NAME VALUE: this ACU wants a value of the box to be another; VALUE is what it is, and is remembered for the first.
+# share NAME VALUE: this ACU wants a value of the box to be another; VALUE is what it is, and is remembered for the first. Who wants
+# it is written before, so that no value is left that nobody wants.
 share() {
   local folder=$run_dir/host/$1
-  run mkdir -p "$folder"
+  if [[ ! -e $folder/by-$number ]]; then
+    run mkdir -p "$folder"
+    run touch "$folder/by-$number"
+  fi
   [[ -s $folder/was ]] || put "$2" "$folder/was"
-  [[ -e $folder/by-$number ]] || run touch "$folder/by-$number"
 }
 
 # shares NAME: whether this ACU wants it.
@@ -235,25 +238,28 @@ shares() { [[ -e $run_dir/host/$1/by-$number ]]; }
 
 # shared_last NAME: whether no other ACU wants it; prints the value from before. Then give it back, and `leave NAME`.
 shared_last() {
-  local folder=$run_dir/host/$1 other
-  [[ -s $folder/was ]] || return 1
-  for other in "$folder"/by-*; do
-    [[ $other == "$folder/by-$number" || ! -e $other ]] || return 1
+  local was=$run_dir/host/$1/was
+  [[ -s $was ]] && ! others_share "$1" && printf '%s\n' "$(<"$was")"
+}
+
+others_share() {
+  local other
+  for other in "$run_dir/host/$1"/by-*; do
+    if [[ -e $other && $other != */by-$number ]]; then return 0; fi
   done
-  printf '%s\n' "$(<"$folder/was")"
+  return 1
 }
 
 # leave NAME: this ACU wants it no more; the last takes what was remembered along.
 leave() {
   local folder=$run_dir/host/$1
-  [[ -d $folder ]] || return 0
-  if shared_last "$1" >/dev/null; then run rm -f "$folder/was"; fi
-  run rm -f "$folder/by-$number"
+  if [[ -e $folder/was ]] && ! others_share "$1"; then run rm -f "$folder/was"; fi
+  if [[ -e $folder/by-$number ]]; then run rm -f "$folder/by-$number"; fi
 }
 
 # Removes what is empty of our folder, and all of it with the last ACU.
 tidy() {
-  [[ ! $dry_run && -d $run_dir ]] || return 0
+  [[ $held && -d $run_dir ]] || return 0
   [[ $lock == box ]] || hold box 6
   find "$run_dir" -mindepth 1 -depth -type d -empty -delete
   [[ $lock == box || -e $own || -e $own.was ]] || rm -f "$run_dir/$lock.lock"
@@ -272,6 +278,7 @@ hold() {
     eval "exec $2>>\"\$file\""
     flock -n "$2" || { say "waiting for another that is at work ($file)" && flock "$2"; }
   done
+  held=yes
 }
 
 # Going up and down
@@ -288,24 +295,24 @@ prepare() {
 }
 
 # go_up STEP...: do what is not there. Where a step fails, and at INT and TERM, what this call began is taken back. Called by
-# acu-up (ACU_REPORT), what was begun is told behind descriptor 7, so that it can be taken back later.
+# acu-up (ACU_REPORT), a line behind descriptor 7 says what was begun, so that it can be taken back later, and one why it failed.
 go_up() {
   local step
-  prepare up
   trap take_back EXIT
   trap 'reason=interrupted; exit 130' INT
   trap 'reason=interrupted; exit 143' TERM
+  prepare up
   for step in "$@"; do
     if "${step}_there"; then continue; fi
     begun=("$step" "${begun[@]}")
     "${step}_up" # not within a condition: there, bash would go on over what fails in it
   done
+  if [[ ${ACU_REPORT-} ]]; then printf '%s begun %s\n' "${0##*/}" "${begun[*]}" >&7; fi
   trap - EXIT INT TERM
-  if [[ ${ACU_REPORT-} ]]; then printf '%s\n' "${begun[*]}" >&7; fi
 }
 
 take_back() {
-  local code=$? step why=${reason:-"the step ${begun[0]-} failed"}
+  local code=$? step why=${reason:-"the step ${begun[0]-to begin} failed"}
   trap '' INT TERM
   trap - EXIT
   set +e

@@ -36,7 +36,7 @@ plan() {
 # The one that the link has, else the usual one.
 subnet_there() {
   local address
-  address=$(ip -4 -o address show dev "$name" 2>/dev/null | awk '{print $4}')
+  address=$(ip -4 -o address show dev "$name" 2>/dev/null | awk '{print $4}') || true
   if [[ $address == *.*.*.* ]]; then cut -d . -f 1-2 <<<"$address"; else printf '10.231\n'; fi
 }
 
@@ -44,7 +44,8 @@ subnet_there() {
 check_plan() {
   local other
   other=$({ ip -4 route show to match "$inside" && ip -4 route show to root "$network"; } |
-    awk -v own="$name" '$1 != "default" && !match($0, " dev " own "( |$)")' | head -n 1)
+    awk -v own="$name" '$1 != "default" && !match($0, " dev " own "( |$)")' | head -n 1) ||
+    die "the routes of this box cannot be read: ip -4 route show"
   [[ ! $other ]] || die "$network has a route already ($other). Set ACU_SUBNET to two numbers that are free, such as ACU_SUBNET=172.30"
   have nft || have iptables || die "NAT needs nft or iptables. $(how_to_get nftables nftables)"
 }
@@ -69,8 +70,7 @@ namespace_up() {
 }
 
 namespace_down() {
-  kept namespace >/dev/null || [[ $dry_run ]] || return 0
-  if [[ -e /run/netns/$namespace ]]; then run ip netns del "$namespace"; fi
+  if kept namespace >/dev/null && [[ -e /run/netns/$namespace ]]; then run ip netns del "$namespace"; fi
   forget namespace
   if [[ $(shared_last run-netns) == missing ]]; then remove_run_netns; fi
   leave run-netns
@@ -109,8 +109,7 @@ link_up() {
 }
 
 link_down() {
-  kept link >/dev/null || return 0
-  if device_there; then run ip link del "$name"; fi
+  if kept link >/dev/null && device_there; then run ip link del "$name"; fi
   forget link
 }
 
@@ -137,17 +136,19 @@ limits_down() { :; }
 
 # Forwarding, which all ACUs of the box share.
 
-forwarding_there() { shares ip-forward && [[ $(sysctl -n net.ipv4.ip_forward) == 1 ]]; }
+forwarding_there() { shares ip-forward && [[ $(forwards) == 1 ]]; }
+
+forwards() { printf '%s\n' "$(</proc/sys/net/ipv4/ip_forward)"; }
 
 forwarding_up() {
-  share ip-forward "$(sysctl -n net.ipv4.ip_forward)"
-  if [[ $(sysctl -n net.ipv4.ip_forward) != 1 ]]; then run sysctl -q -w net.ipv4.ip_forward=1; fi
+  share ip-forward "$(forwards)"
+  if [[ $(forwards) != 1 ]]; then run sysctl -q -w net.ipv4.ip_forward=1; fi
 }
 
 forwarding_down() {
   local before
   shares ip-forward || return 0
-  if before=$(shared_last ip-forward) && [[ $(sysctl -n net.ipv4.ip_forward) != "$before" ]]; then
+  if before=$(shared_last ip-forward) && [[ $(forwards) != "$before" ]]; then
     run sysctl -q -w "net.ipv4.ip_forward=$before" || return 1
   fi
   leave ip-forward
@@ -232,15 +233,15 @@ names_up() {
       "they shall ask into $folder/resolv.conf: nameserver ADDRESS"
     return
   fi
-  share etc-netns "$(there_or_not /etc/netns)"
   keep names "$(there_or_not "$folder")"
+  share etc-netns "$(there_or_not /etc/netns)"
   run mkdir -p "$folder"
   run install -m 644 "$source" "$folder/resolv.conf"
 }
 
 names_down() {
   local before folder=/etc/netns/$namespace
-  before=$(kept names) || return 0
+  before=$(kept names) || { forget names && return; }
   if [[ -e $folder/resolv.conf ]]; then run rm -f "$folder/resolv.conf"; fi
   if [[ $before == missing && -d $folder ]]; then run rmdir --ignore-fail-on-non-empty "$folder"; fi
   forget names
@@ -265,7 +266,7 @@ enter() {
   local resolv=/etc/netns/$namespace/resolv.conf
   # shellcheck disable=SC2016  # for that shell
   exec nsenter "--net=/run/netns/$namespace" unshare --mount --propagation slave \
-    sh -c 'if [ -s "$0" ]; then mount --bind "$0" /etc/resolv.conf; fi && exec "$@"' "$resolv" "$@"
+    sh -c 'if [ -s "$0" ]; then mount -n --bind "$0" /etc/resolv.conf; fi && exec "$@"' "$resolv" "$@"
 }
 
 link_says() { printf '%s <-> %s\n' "$outside" "$inside"; }

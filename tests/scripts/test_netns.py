@@ -1,0 +1,219 @@
+"""The network of an ACU: what comes in and goes out, and that nothing of it stays, whatever fails."""
+
+import subprocess
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.scripts.box import SCRIPTS, Box, Saboteur, made_box, needs_a_box
+
+NETNS = SCRIPTS / "netns.sh"
+SERVER = """
+    import http.server, sys
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(self.client_address[0].encode())
+        def log_message(self, *args): pass
+    server = http.server.HTTPServer(("0.0.0.0", 8080), Answer)
+    print("serves", flush=True)
+    server.serve_forever()
+"""
+ASK = "import urllib.request as u, sys; print(u.urlopen(f'http://{sys.argv[1]}:8080', timeout=1).read().decode())"
+
+pytestmark = needs_a_box
+
+
+@pytest.fixture
+def box() -> Iterator[Box]:
+    with made_box() as box:
+        box.environment["ACU_FIELDS"] = "network.namespace null"  # which needs no reading, a quarter of a second each time
+        yield box
+
+
+def test_it_goes_up_once_and_down_without_a_trace(box: Box) -> None:
+    before = box.snapshot()
+    assert box.tries(NETNS, "status", "200")[0] == 1
+    box.run(NETNS, "up", "200")
+    assert box.run(NETNS, "status", "200").count("there") == 7
+    up = box.snapshot()
+    box.run(NETNS, "up", "200")
+    assert box.snapshot() == up
+    inside = box.run(NETNS, "exec", "200", "sysctl", "-n", "net.core.somaxconn", "net.ipv4.tcp_max_syn_backlog")
+    assert inside.split() == ["4096", "8192"]
+    assert box.run(NETNS, "exec", "200", "cat", "/etc/resolv.conf") == "nameserver 192.0.2.53\n"
+    assert "memory" in box.run(NETNS, "exec", "200", "ls", "/sys/fs/cgroup") or Path(
+        "/sys/fs/cgroup/cgroup.controllers"
+    ).exists()
+    box.run(NETNS, "down", "200")
+    assert box.snapshot() == before
+    box.run(NETNS, "down", "200")
+
+
+def serving(box: Box, *where: str | Path) -> subprocess.Popen[str]:
+    server = box.start(*where, "python3", "-c", textwrap.dedent(SERVER))
+    assert server.stdout and server.stdout.readline() == "serves\n"
+    return server
+
+
+def test_a_tool_inside_reaches_a_server_outside_as_the_box_and_nobody_reaches_in(box: Box) -> None:
+    for command in (
+        "ip netns add outside",
+        "ip link add wan type veth peer name wan netns outside",
+        "ip address add 198.51.100.1/24 dev wan",
+        "ip link set wan up",
+        "ip -n outside address add 198.51.100.2/24 dev wan",
+        "ip -n outside link set wan up",
+        "ip -n outside route add 10.231.0.0/16 via 198.51.100.1",
+    ):
+        box.run(*command.split())
+    before = box.snapshot()
+    box.run(NETNS, "up", "200")
+    box.run(NETNS, "up", "201")
+    outside, inside = ("ip", "netns", "exec", "outside"), (NETNS, "exec", "200")
+    with serving(box, *outside), serving(box, *inside):
+        assert box.run(*inside, "python3", "-c", ASK, "198.51.100.2") == "198.51.100.1\n"
+        for other in (outside, (NETNS, "exec", "201")):
+            code, said = box.tries(*other, "python3", "-c", ASK, "10.231.200.2")
+            assert code != 0 and "timed out" in said
+        box.run("bash", "-c", "kill -9 $(ip netns pids outside) $(ip netns pids acu200)")
+    box.run(NETNS, "down", "200")
+    box.run(NETNS, "down", "201")
+    assert box.snapshot() == before
+
+
+@pytest.mark.parametrize("before", ["0", "1"])
+def test_the_last_acu_gives_forwarding_back_as_it_was(box: Box, before: str) -> None:
+    box.run("sysctl", "-q", "-w", f"net.ipv4.ip_forward={before}")
+    forwards = ("sysctl", "-n", "net.ipv4.ip_forward")
+    for number in ("200", "201"):
+        box.run(NETNS, "up", number)
+    box.run(NETNS, "down", "200")
+    assert box.run(*forwards) == "1\n"
+    box.run(NETNS, "down", "201")
+    assert box.run(*forwards) == f"{before}\n"
+
+
+def test_whichever_command_fails_everything_is_as_before_and_the_reason_comes_last(box: Box, tmp_path: Path) -> None:
+    saboteur = Saboteur(tmp_path / "spoilt")
+    before = box.snapshot()
+    call, failures = 1, 0
+    while True:
+        saboteur.spoil(call)
+        code, said = box.tries(NETNS, "up", "200", env=saboteur.env)
+        if len(saboteur.calls()) < call:
+            break  # there is no such call: all went well
+        if code == 0:  # it only asked whether something is there
+            box.run(NETNS, "down", "200")
+        else:
+            failures += 1
+            assert said.splitlines()[-1].startswith("error: "), said
+        assert box.snapshot() == before, saboteur.calls()[call - 1]
+        call += 1
+    assert code == 0
+    assert failures >= 20
+
+
+@pytest.mark.parametrize("then", ["up", "down"])
+def test_killed_in_the_middle_the_next_up_or_down_finishes(box: Box, tmp_path: Path, then: str) -> None:
+    saboteur = Saboteur(tmp_path / "spoilt")
+    before = box.snapshot()
+    for call in range(1 if then == "up" else 3, 200, 5):
+        saboteur.spoil(call, "kill -9 -- -$(ps -o pgid= $$ | tr -d ' ')")
+        code, _ = box.tries(NETNS, "up", "200", env=saboteur.env)
+        if code == 0:
+            break
+        if then == "up":
+            box.run(NETNS, "up", "200")
+            box.run(NETNS, "status", "200")
+        box.run(NETNS, "down", "200")
+        assert box.snapshot() == before, saboteur.calls()[-1]
+    assert call > 20
+
+
+def test_down_goes_on_over_a_failure_and_the_next_down_does_the_rest(box: Box, tmp_path: Path) -> None:
+    saboteur = Saboteur(tmp_path / "spoilt")
+    before = box.snapshot()
+    box.run(NETNS, "up", "200")
+    saboteur.spoil(1)
+    box.tries(NETNS, "down", "200", "--dry-run", env=saboteur.env)
+    box.run("bash", "-c", "cp -r /run/acu /run/kept")
+    deletes = tmp_path / "bin"
+    deletes.mkdir()
+    (deletes / "nft").write_text('#!/bin/bash\n[[ $1 != delete ]] || { echo spoilt >&2; exit 9; }\nPATH=${PATH#*:} exec nft "$@"\n')
+    (deletes / "nft").chmod(0o755)
+    code, said = box.tries(NETNS, "down", "200", env={"PATH": f"{deletes}:{saboteur.env['PATH'].partition(':')[2]}"})
+    assert code == 1
+    assert "failed: nft delete table ip acu200: spoilt" in said
+    assert "acu200" not in box.run("ip", "netns", "list")
+    box.run(NETNS, "down", "200")
+    box.run("rm", "-r", "/run/kept")
+    assert box.snapshot() == before
+
+
+def test_what_is_not_ours_is_refused_and_left(box: Box) -> None:
+    box.run("ip", "netns", "add", "acu200")
+    before = box.snapshot()
+    code, said = box.tries(NETNS, "up", "200")
+    assert (code, "network.namespace" in said) == (1, True)
+    assert box.snapshot() == before
+    box.run("ip", "netns", "del", "acu200")
+    box.run("ip", "link", "add", "acu200", "type", "veth", "peer", "name", "theirs")
+    before = box.snapshot()
+    code, said = box.tries(NETNS, "up", "200")
+    assert (code, "ip link del acu200" in said) == (1, True)
+    box.run(NETNS, "down", "200")
+    assert box.snapshot() == before
+
+
+def test_addresses_that_lead_elsewhere_are_refused_and_others_taken(box: Box) -> None:
+    box.run("ip", "link", "add", "vpn", "type", "veth", "peer", "name", "theirs")
+    for end in ("vpn", "theirs"):
+        box.run("ip", "link", "set", end, "up")
+    box.run("ip", "route", "add", "10.0.0.0/8", "dev", "vpn")
+    before = box.snapshot()
+    code, said = box.tries(NETNS, "up", "200")
+    assert (code, "ACU_SUBNET" in said) == (1, True)
+    assert box.snapshot() == before
+    box.run(NETNS, "up", "200", env={"ACU_SUBNET": "172.30"})
+    assert "172.30.200.2/30" in box.run(NETNS, "exec", "200", "ip", "address")
+    box.run(NETNS, "status", "200")  # which asks the device
+    box.run(NETNS, "down", "200")
+    assert box.snapshot() == before
+
+
+def test_servers_of_names_come_from_where_the_real_ones_are(box: Box) -> None:
+    box.run("bash", "-c", "echo nameserver 127.0.0.53 > /run/box/resolv.conf")
+    before = box.snapshot()
+    assert "warning" in box.run(NETNS, "up", "200")
+    assert box.tries(NETNS, "status", "200")[0] == 1
+    box.run("mkdir", "-p", "/run/systemd/resolve")
+    box.run("bash", "-c", "echo nameserver 192.0.2.1 > /run/systemd/resolve/resolv.conf")
+    box.run(NETNS, "up", "200")
+    assert box.run(NETNS, "exec", "200", "cat", "/etc/resolv.conf") == "nameserver 192.0.2.1\n"
+    box.run(NETNS, "down", "200")
+    box.run("rm", "-r", "/run/systemd")
+    assert box.snapshot() == before
+
+
+def test_a_file_of_names_that_somebody_wrote_is_used_and_stays(box: Box) -> None:
+    box.run("mkdir", "-p", "/etc/netns/acu200")
+    box.run("bash", "-c", "echo nameserver 192.0.2.9 > /etc/netns/acu200/resolv.conf")
+    before = box.snapshot()
+    box.run(NETNS, "up", "200")
+    assert box.run(NETNS, "exec", "200", "cat", "/etc/resolv.conf") == "nameserver 192.0.2.9\n"
+    box.run(NETNS, "down", "200")
+    assert box.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    "arguments", [["up"], ["up", "256"], ["up", "-1"], ["up", "1", "2"], ["on", "1"], ["up", "1", "--what"], ["up", "01"]]
+)
+def test_wrong_usage_says_how(arguments: list[str]) -> None:
+    process = subprocess.run([NETNS, *arguments], capture_output=True, text=True)
+    assert process.returncode == 2
+    assert process.stderr.startswith("error: ")
+    assert "up|down|status N" in process.stderr
