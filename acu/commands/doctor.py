@@ -13,25 +13,33 @@ import msgspec
 from acu.commands import exits
 from acu.commands.options import add_config_option
 from acu.commands.output import out
+from acu.commands.plan import add_plan_options, run_plan
 from acu.config import load, process_environment
 from acu.errors import ConfigError
 from acu.hardware import bios, gpu_present
 from acu.hardware.examination import FORM, Examination
-from acu.hardware.findings import Judgement, judge
+from acu.hardware.findings import Check, Judgement, judge
 from acu.hardware.verdicts import CHECKS
+from agentflow.nearest import nearest
 
 MOST_BYTES: Final = 8 << 20  # of a report
 EXITS: Final = (exits.OK, exits.FAILED, exits.REFUSED)  # by severity
 PAGES: Final = ("checks", "bios")
 
 DESCRIPTION = """\
-Look at the GPU and its driver, NUMA, the kernel, disks, the network and versions, against the configuration, and tell what is
-not well: what was seen, why it matters, and the command, field or BIOS entry that changes it. Nothing is changed, and no root
-is needed; as root it sees more. Errors keep the daemon from starting or a part from working, warnings cost speed or safety,
-notes are for your knowledge.
+Look at the GPU and its driver, NUMA, the kernel, disks, the network and
+versions, against the configuration, and tell what is not well: what was seen,
+why it matters, and the command, field or BIOS entry that changes it. Nothing is
+changed, and no root is needed; as root it sees more. Errors keep the daemon
+from starting or a part from working, warnings cost speed or safety, notes are
+for your knowledge.
+"""
+EPILOG = """\
+exit codes:
+  0 nothing worse than notes   1 warnings   2 errors, and wrong usage, or a
+  configuration or report that cannot be used
 
-Exit code 0 when there are notes at most, 1 for warnings, 2 for errors (and for wrong usage, a configuration that cannot be used,
-or a report that cannot be read). docs/doctor.md lists every check, bios-checklist.md the BIOS settings of each vendor.
+docs/doctor.md lists every check, bios-checklist.md the BIOS settings by vendor.
 """
 
 
@@ -41,6 +49,7 @@ def add_arguments(subparsers: Any) -> None:
         "doctor",
         help="what is not well with this box, and what to do",
         description=DESCRIPTION,
+        epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -49,6 +58,13 @@ def add_arguments(subparsers: Any) -> None:
         "-v", "--verbose", action="store_true", help="also what is well, and what could not be looked at"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument(
+        "--ignore",
+        metavar="CHECK",
+        action="append",
+        default=[],
+        help="leave a check out, such as machine.clock, which is then not counted in the exit code; may be given again",
+    )
     parser.add_argument(
         "--report",
         metavar="FILE",
@@ -65,6 +81,7 @@ def add_arguments(subparsers: Any) -> None:
         choices=PAGES,
         help="print a page as Markdown: `checks`, docs/doctor.md, or `bios`, bios-checklist.md",
     )
+    add_plan_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,13 +91,16 @@ def run(args: argparse.Namespace) -> int:
 
         sys.stdout.write(bios.checklist() if args.reference == "bios" else reference(CHECKS))
         return exits.OK
+    if args.plan or args.card is not None:
+        return run_plan(args, read_report(args.report) if args.report is not None else None)
+    checks = without(args.ignore)
     examination = read_report(args.report) if args.report is not None else look(args.config)
     if args.save == "-":
         sys.stdout.write(written(examination))
         return exits.OK
     if args.save is not None:
         save(examination, Path(args.save))
-    judgement = judge(examination, CHECKS, bios.entries)
+    judgement = judge(examination, checks, bios.entries)
     if args.json:
         out(json.dumps(as_json(examination, judgement), indent=2))
     else:
@@ -88,6 +108,21 @@ def run(args: argparse.Namespace) -> int:
 
         sys.stdout.write(drawn(examination, judgement, verbose=args.verbose))
     return EXITS[judgement.severity]
+
+
+def without(ignored: list[str]) -> tuple[Check, ...]:
+    """All checks but these. Raises ConfigError for a name that is none's."""
+    ids = [check.id for check in CHECKS]
+    problems = [
+        f"--ignore: there is no check {name!r}: "
+        + (f"did you mean {near}?" if near else "acu doctor --json names them")
+        for name in ignored
+        if name not in ids
+        for near in [nearest(name, ids)]
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return tuple(check for check in CHECKS if check.id not in ignored)
 
 
 def look(config: Path | None) -> Examination:

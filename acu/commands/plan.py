@@ -7,8 +7,9 @@ is planned is what `acu serve` checks at its start. A model that is not here yet
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from acu.allotment import (
+    Budget,
     Sized,
     alternatives,
     card_of,
@@ -25,6 +27,7 @@ from acu.allotment import (
     demand_on_gpu,
     device_of,
     gpu_budget,
+    held_bytes,
     node_plan,
     node_warning,
     settled_model,
@@ -34,18 +37,32 @@ from acu.commands.output import out
 from acu.config import AcuConfig, load, process_environment
 from acu.errors import ConfigError, ModelError, StartRefused
 from acu.hardware import Gpu, Report, gpu_present, probe_machine
+from acu.hardware.examination import Examination, Node
 from acu.hardware.numa import read_nodes
 from acu.hardware.placement import NodeBudget
 from acu.hardware.vram import CARDS, CONTEXT_MB, GRAPHS_MB, MIB, Card, Demand, MemoryPlan, known_card, problem
 from acu.models import by_name, locate
 from acu.models.headers import read_weights
 from agentflow.config import ModelConfig
-from agentflow.engine.vllm.facts import MachineFacts, ModelFacts, read_machine, read_model
-from agentflow.engine.vllm.tuning import choose, dtype_of
+from agentflow.engine.vllm.facts import MachineFacts, read_model
+from agentflow.engine.vllm.tuning import choose, choose_pooling, dtype_of
 from agentflow.errors import EngineStartFailed
 from dataplane.truth.inuse import user_of
 
 HEAD = ("MODEL", "WEIGHTS", "KV", "TOKENS", "FULL SEQUENCES", "ENGINE", "ONE STEP")
+
+
+class Box(Struct, frozen=True):
+    """The machine that is planned for. `here`: it is this one."""
+
+    report: Report
+    nodes: tuple[Node, ...] = ()
+    here: bool = True
+
+    @property
+    def flags(self) -> frozenset[str]:
+        """What its processor can, as far as an engine's choices hang on it."""
+        return frozenset(self.report.cpu_features)
 
 
 class Drawn(Struct, frozen=True):
@@ -66,116 +83,126 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--card",
         metavar="CARD",
-        help=f"with --plan: for a card that this box does not have: its memory in MiB, or {', '.join(CARDS)}",
+        help=f"as --plan, for a card that this box does not have: its memory in MiB, or {', '.join(CARDS)}",
     )
 
 
-def run_plan(args: argparse.Namespace) -> int:
-    """Print the plan. Its exit code is that of a start: 2 where it would be refused. Raises ConfigError."""
+def run_plan(args: argparse.Namespace, examination: Examination | None = None) -> int:
+    """Print the plan, of this box or of the one that was examined. 2 where a start would be refused. Raises ConfigError."""
     card = known_card(args.card) if args.card else None
     if args.card and card is None:
         raise ConfigError([f"--card: {args.card!r} is neither a number of MiB nor one of {', '.join(CARDS)}"])
-    config = load(process_environment(), file=args.config, gpu_present=card is not None or gpu_present()).config
-    drawn = draw(config, probe_machine(), card)
+    box = (
+        Box(probe_machine(), read_nodes())
+        if examination is None
+        else Box(examination.machine, examination.nodes, here=False)
+    )
+    found = bool(box.report.gpus) or (box.here and gpu_present())
+    config = load(process_environment(), file=args.config, gpu_present=card is not None or found).config
+    if card is not None:
+        gpu = Gpu(config.gpu.device_id, card.name, card.total_mb, card.usable_mb)
+        box = replace(box, report=replace(box.report, gpus=(gpu,)))
+    drawn = draw(config, box)
     out(as_json(drawn) if args.json else as_text(drawn))
     return exits.REFUSED if drawn.problems else exits.OK
 
 
-def draw(config: AcuConfig, report: Report, card: Card | None = None) -> Drawn:
-    """The plan of `card`, else of the configured device, else of the machine's memory. Raises StartRefused for no such device."""
-    if card is not None:
-        gpu = Gpu(config.gpu.device_id, card.name, card.total_mb, card.usable_mb)
-        report = replace(report, gpus=(gpu,))
-    problems: list[str] = []
-    notes: list[str] = []
-    device, budget = device_of(config.gpu, report), None
-    try:
+def draw(config: AcuConfig, box: Box) -> Drawn:
+    """The plan of the configured device, else of the box's memory. Raises StartRefused where that device is not there."""
+    report, device, looked = box.report, device_of(config.gpu, box.report), _Looked(config, box)
+    budget: Budget | None = None
+    with looked.noted():
         budget = gpu_budget(config.gpu, report)
-    except StartRefused as refused:
-        problems += refused.problems
-    models = {key: settled_model(key, model) for key, model in config.models.items()}
+    models = {key: settled_model(key, model) for key, model in config.models.items() if model.engine != "scripted"}
     sharing = [key for key, model in models.items() if model.engine == "vllm" and model.kv_cache_mb is None]
-    demands = []
     for key, model in models.items():
-        if model.engine == "scripted":
-            continue
         if device is not None and model.engine == "vllm":
-            pool = budget.kv_cache_mb // len(sharing) if budget and key in sharing else 0
-            found = _on_card(key, model, config, pool, notes, problems)
+            pool = budget.kv_cache_mb // len(sharing) if budget and key in sharing else None
+            looked.on_card(key, model, pool)
         else:
-            found = _on_host(key, model, config, report, notes, problems)
-        demands += [found] if found else []
-    on_card = [each for each in demands if each.process_mb] if device else demands
+            looked.on_host(key, model)
     if device is not None:
-        daemon = user_of(Path(config.data_plane.path)) if device.processes else None
-        plan = card_plan(card_of(device, daemon), on_card, budget)
+        daemon = user_of(Path(config.data_plane.path)) if box.here and device.processes else None
+        plan = card_plan(card_of(device, daemon), [each for each in looked.demands if each.process_mb], budget)
+        looked.problems += filter(None, [problem(plan, alternatives())])
     else:
         held = (report.memory_total - report.memory_available) // MIB
-        plan = MemoryPlan(card=Card("memory", report.memory_total // MIB, held), demands=tuple(on_card))
-    if device is not None and (text := problem(plan, alternatives())):
-        problems.append(text)
-    node = node_plan(config, read_nodes(), device, demands)
-    try:
-        notes += filter(None, [node_warning(config, node)])
-    except StartRefused as refused:
-        problems += refused.problems
-    return Drawn(plan, device is not None, node, tuple(problems), tuple(notes))
+        plan = MemoryPlan(card=Card("memory", report.memory_total // MIB, held), demands=tuple(looked.demands))
+    node = node_plan(config, box.nodes, device, looked.demands)
+    with looked.noted():
+        looked.notes += filter(None, [node_warning(config, node)])
+    return Drawn(plan, device is not None, node, tuple(looked.problems), tuple(looked.notes))
 
 
-def _read(key: str, model: ModelConfig, config: AcuConfig) -> Sized:
-    """What is known of a model by its files. Raises ModelError or EngineStartFailed."""
-    files = locate(model.model, Path(config.gpu.model_cache_dir))
-    return Sized(key, model, read_model(files.path), read_weights(files.path))
+class _Looked:
+    """What was found of the models so far."""
 
+    def __init__(self, config: AcuConfig, box: Box) -> None:
+        self.demands: list[Demand] = []
+        self.problems: list[str] = []
+        self.notes: list[str] = []
+        self._cache = Path(config.gpu.model_cache_dir)
+        self._machine = MachineFacts(cpus=(), memory_available=box.report.memory_available, cpu_flags=box.flags)
 
-def _unread(key: str, model: ModelConfig, why: Exception, notes: list[str], problems: list[str]) -> Demand | None:
-    """What the catalogue says of a model that is not here; None for one that nobody knows."""
-    entry = by_name(model.model)
-    if entry is None:
-        problems.append(f"models.{key}.model: {why}")
-        return None
-    notes.append(
-        f"models.{key}: {entry.name} is not here, so its size is the catalogue's; acu models pull {entry.name}"
-    )
-    return Demand(key=key, model=model.model, weights_mb=-(-entry.installed_bytes // MIB), read=False)
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note what the block refuses, and go on behind it."""
+        try:
+            yield
+        except StartRefused as refused:
+            self.problems += refused.problems
 
+    def on_card(self, key: str, model: ModelConfig, pool: int | None) -> None:
+        """Look at a model with an engine on the card; `pool` is its part of the common KV pool in MiB, if it has one."""
+        shared = model.kv_cache_mb is None
+        model = replace(model, kv_cache_mb=pool) if shared else model
+        try:
+            sized = self._read(key, model)
+        except (ModelError, EngineStartFailed) as error:
+            engine = CONTEXT_MB + GRAPHS_MB
+            self._unread(key, model, error, kv_mb=model.kv_cache_mb or 0, own_pool=not shared, process_mb=engine)
+            return
+        self.demands.append(demand_on_gpu(sized, shared=shared))
+        machine = replace(self._machine, gpu=True, gpu_memory=None, weights=held_bytes(sized))
+        self._choose(key, sized, machine)
 
-def _on_card(
-    key: str, model: ModelConfig, config: AcuConfig, pool: int, notes: list[str], problems: list[str]
-) -> Demand | None:
-    shared = model.kv_cache_mb is None
-    settled = replace(model, kv_cache_mb=pool or None) if shared else model
-    try:
-        return demand_on_gpu(_read(key, settled, config), shared=shared)
-    except (ModelError, EngineStartFailed) as error:
-        demand = _unread(key, model, error, notes, problems)
-    if demand is None:
-        return None
-    return replace(demand, kv_mb=settled.kv_cache_mb or 0, own_pool=not shared, process_mb=CONTEXT_MB + GRAPHS_MB)
+    def on_host(self, key: str, model: ModelConfig) -> None:
+        """Look at a model that is computed on the CPU."""
+        try:
+            sized = self._read(key, model)
+        except (ModelError, EngineStartFailed) as error:
+            self._unread(key, model, error)
+            return
+        if model.engine != "vllm":
+            self.demands.append(demand_on_cpu(sized, "float32", 0))
+            return
+        dtype = dtype_of(sized.facts, model, self._machine)
+        pool = self._choose(key, sized, replace(self._machine, weights=sized.weights.held(dtype)))
+        self.demands.append(demand_on_cpu(sized, dtype, pool))
 
+    def _read(self, key: str, model: ModelConfig) -> Sized:
+        files = locate(model.model, self._cache)
+        return Sized(key, model, read_model(files.path), read_weights(files.path))
 
-def _on_host(
-    key: str, model: ModelConfig, config: AcuConfig, report: Report, notes: list[str], problems: list[str]
-) -> Demand | None:
-    try:
-        sized = _read(key, model, config)
-    except (ModelError, EngineStartFailed) as error:
-        return _unread(key, model, error, notes, problems)
-    if model.engine != "vllm":
-        return demand_on_cpu(sized, "float32", 0)
-    machine = read_machine(report.memory_available, Path())
-    dtype = dtype_of(sized.facts, model, machine)
-    try:
-        pool = _pool_on_cpu(sized.facts, model, replace(machine, weights=sized.weights.held(dtype)))
-    except EngineStartFailed as error:
-        problems.append(f"models.{key}: {error}")
-        pool = model.kv_cache_mb or 0
-    return demand_on_cpu(sized, dtype, pool)
+    def _unread(self, key: str, model: ModelConfig, why: Exception, **known: Any) -> None:
+        """A model whose files say nothing: as the catalogue has it, if that knows it."""
+        entry = by_name(model.model)
+        if entry is None:
+            self.problems.append(f"models.{key}.model: {why}")
+            return
+        size = -(-entry.installed_bytes // MIB)
+        self.demands.append(Demand(key=key, model=model.model, weights_mb=size, read=False, **known))
+        self.notes.append(f"models.{key}: only the catalogue's size (~) is known before `acu models pull {entry.name}`")
 
-
-def _pool_on_cpu(facts: ModelFacts, model: ModelConfig, machine: MachineFacts) -> int:
-    """MiB that the engine would choose now."""
-    return int(choose(facts, model, machine).args.get("kv_cache_memory_bytes") or 0) // MIB
+    def _choose(self, key: str, sized: Sized, machine: MachineFacts) -> int:
+        """The KV pool that the engine would get, MiB, once its own rules were asked."""
+        decide = choose_pooling if sized.config.role == "embed" else choose
+        try:
+            args = decide(sized.facts, sized.config, machine).args
+        except EngineStartFailed as error:
+            self.problems.append(f"models.{key}: {error}")
+            return sized.config.kv_cache_mb or 0
+        return int(args.get("kv_cache_memory_bytes") or 0) // MIB
 
 
 def as_json(drawn: Drawn) -> str:

@@ -241,7 +241,8 @@ def _smaller_pools(plan: MemoryPlan) -> str | None:
     cut = [new for old, new in zip(plan.demands, smaller, strict=True) if old.fixed and new.context != old.context]
     fields += [f"models.{demand.key}.max_model_len: {demand.context}" for demand in cut]
     kind = "a smaller KV and a shorter context" if cut else "a smaller KV"
-    return f"{kind}, {' and '.join(fields)} ({', '.join(map(_held, filter(_has_pool, smaller)))})"
+    held = ", ".join(map(_held, filter(_has_pool, smaller)))
+    return f"{kind}, {' and '.join(fields)}" + (f" ({held})" if held else "")
 
 
 def _pools(plan: MemoryPlan, *, shortened: bool) -> list[int] | None:

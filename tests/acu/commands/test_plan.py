@@ -1,0 +1,160 @@
+"""acu doctor --plan: the plan as people and programs get it, of cards that this box has and has not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from msgspec.structs import replace
+
+from acu.commands.doctor import written
+from acu.commands.plan import Box, Drawn, as_json, as_text, draw
+from acu.config import AcuConfig, GpuConfig, NumaConfig
+from acu.errors import StartRefused
+from acu.hardware import Gpu, Report
+from acu.hardware.examination import Examination, Node, Versions
+from acu.hardware.numa import read_nodes
+from agentflow.config import ModelConfig
+from dataplane.config import DataPlaneConfig
+from tests.acu.hardware.recorded import machine_root
+from tests.acu.models.headerfiles import model_folder, qwen_7b, qwen_7b_awq
+from tests.acu.running import acu
+
+A10G = Gpu(index=0, name="NVIDIA A10G", memory_mb=23_028, memory_free_mb=22_578, numa_node=0)
+NUMA, GPU = NumaConfig(), GpuConfig()
+HOST = Report("cpu", 4, 2, ("avx2",), 32 << 30, 24 << 30)
+
+
+def with_a10g(**changed: Any) -> Box:
+    return Box(replace(HOST, gpus=(replace(A10G, **changed),)), (Node(0, (0, 1), 16_000, 15_000),), here=False)
+
+
+def drawn(box: Box, hot: int = 8_000, numa: NumaConfig = NUMA, gpu: GpuConfig = GPU, **models: ModelConfig) -> Drawn:
+    hot_layer = DataPlaneConfig(hot_layer_mem_mb=hot)
+    return draw(AcuConfig(models=models, numa=numa, gpu=gpu, data_plane=hot_layer), box)
+
+
+def test_qwen_7b_in_awq_fits_an_a10g_and_is_shown_with_its_tokens(tmp_path: Path) -> None:
+    found = drawn(with_a10g(), large=ModelConfig(model=str(qwen_7b_awq(tmp_path / "Qwen2.5-7B-Instruct-AWQ"))))
+    assert as_text(found) == (
+        "NVIDIA A10G: 23028 MiB, of which the driver and other programs hold 450: 22578 to divide\n"
+        "\n"
+        "MODEL                            WEIGHTS    KV  TOKENS  FULL SEQUENCES  ENGINE  ONE STEP\n"
+        "large (Qwen2.5-7B-Instruct-AWQ)     5313  8192  149760    4.6 of 32768    1024       659\n"
+        "all                                 5313  8192                            1024       659\n"
+        "\n"
+        "weights  5313 of 12288 MiB that gpu.weights_mb allows\n"
+        "scratch  8049 MiB remain, of which one step of every engine needs 659\n"
+        "engines  1 on the GPU\n"
+        "node     16000 MiB, less 3584 of engines and daemon: 12416 for the hot layer, which may take 8000\n"
+        "\n"
+        "It fits."
+    )
+
+
+def test_in_bfloat16_it_does_not_and_the_plan_says_what_would(tmp_path: Path) -> None:
+    found = drawn(with_a10g(), large=ModelConfig(model=str(qwen_7b(tmp_path / "Qwen2.5-7B-Instruct"))))
+    (problem,) = found.problems
+    assert "gpu.weights_mb: 14526 and gpu.kv_cache_size_mb: 6369" in problem
+    assert as_text(found).endswith(f"\n\ndoes not fit: {problem}")
+    document = json.loads(as_json(found))
+    assert (document["fits"], document["scratch_mb"], document["step_mb"]) == (False, -1164, 659)
+
+
+def test_models_on_the_cpu_are_on_the_node_and_not_on_the_card(tmp_path: Path) -> None:
+    folder = str(model_folder(tmp_path / "e", {"hidden_size": 8}, [("w", "F16", (100 << 20,))]))
+    found = drawn(
+        with_a10g(),
+        large=ModelConfig(model=str(qwen_7b_awq(tmp_path / "q"))),
+        embed=ModelConfig(model=folder, engine="encoder", role="embed"),
+        play=ModelConfig(model="x", engine="scripted"),
+    )
+    assert [demand.key for demand in found.plan.demands] == ["large"]
+    assert found.node is not None
+    assert found.node.engines_mb == 3_072 + 400 + 512  # float16 becomes float32 there
+
+
+def test_two_engines_share_the_pool_and_are_two_on_the_gpu(tmp_path: Path) -> None:
+    folder = str(qwen_7b_awq(tmp_path / "q"))
+    found = drawn(with_a10g(), large=ModelConfig(model=folder), small=ModelConfig(model=folder, served_name="s"))
+    document = json.loads(as_json(found))
+    assert document["engines_on_gpu"] == 2
+    assert [model["kv_mb"] for model in document["models"]] == [4096, 4096]
+    assert [model["sequences"] for model in document["models"]] == [2.28, 2.28]
+    assert document["fits"]
+
+
+def test_a_context_that_the_pool_does_not_hold_is_told_as_at_a_start(tmp_path: Path) -> None:
+    asked = ModelConfig(model=str(qwen_7b_awq(tmp_path / "q")), max_model_len=32_768, kv_cache_mb=1_000)
+    (problem,) = drawn(with_a10g(), large=asked).problems
+    assert problem.startswith("models.large: a KV pool of 1000 MiB holds ")
+    assert "raise kv_cache_mb to 1796" in problem
+
+
+def test_a_box_without_a_card_is_planned_by_its_memory(tmp_path: Path) -> None:
+    found = drawn(Box(HOST, here=False), large=ModelConfig(model=str(qwen_7b_awq(tmp_path / "q")), dtype="bfloat16"))
+    assert (found.plan.card.name, found.plan.card.total_mb, found.plan.card.held_mb) == ("memory", 32_768, 8_192)
+    (demand,) = found.plan.demands
+    assert (demand.weights_mb, demand.kv_mb, demand.process_mb, demand.step_mb) == (5_313, 2_048, 2_048, 0)
+    assert json.loads(as_json(found))["engines_on_gpu"] == 0
+    assert found.problems == ()
+
+
+def test_a_model_that_is_not_here_counts_with_the_catalogues_size(tmp_path: Path) -> None:
+    found = drawn(
+        with_a10g(), gpu=GpuConfig(model_cache_dir=str(tmp_path)), large=ModelConfig(model="qwen2.5-7b-instruct-awq")
+    )
+    assert "~5322  8192       -               -    1024         -" in as_text(found)
+    assert "note: models.large: only the catalogue's size (~) is known before `acu models pull qwen2.5-7b-" in as_text(
+        found
+    )
+    assert found.problems == ()
+    unknown = drawn(with_a10g(), gpu=GpuConfig(model_cache_dir=str(tmp_path)), large=ModelConfig(model="who/knows"))
+    assert [problem.partition(":")[0] for problem in unknown.problems] == ["models.large.model"]
+
+
+def test_the_node_must_have_room_for_what_is_hot(tmp_path: Path) -> None:
+    model = ModelConfig(model=str(qwen_7b_awq(tmp_path / "q")))
+    (note,) = drawn(with_a10g(), hot=14_000, large=model).notes
+    assert (
+        "are more than the 16000 MiB of the NUMA node: what is too much lies on another node; lower it to 12416" in note
+    )
+    (problem,) = drawn(with_a10g(), hot=14_000, numa=NumaConfig(memory_mb=12_000), large=model).problems
+    assert problem.startswith("data_plane.hot_layer_mem_mb: 14000 is more than all of numa.memory_mb, 12000")
+    assert drawn(with_a10g(), numa=NumaConfig(node=None), large=model).node is None
+
+
+def test_a_card_far_from_the_rest_is_planned_by_its_own_node(tmp_path: Path) -> None:
+    nodes = read_nodes(machine_root("a10g-far"))
+    box = replace(with_a10g(numa_node=1), nodes=nodes)
+    found = drawn(box, large=ModelConfig(model=str(qwen_7b_awq(tmp_path / "q"))))
+    assert found.node is not None
+    assert found.node.memory_mb == next(node.memory_mb for node in nodes if node.id == 1)
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StartRefused, match=r"gpu\.device_id: 1 does not exist"):
+        drawn(with_a10g(), gpu=GpuConfig(device_id=1), large=ModelConfig(model=str(qwen_7b_awq(tmp_path / "q"))))
+
+
+def test_the_command_plans_for_a_named_card_or_a_report_and_its_exit_code_is_that_of_a_start(
+    tmp_path: Path, clean_environ: dict[str, str]
+) -> None:
+    file = tmp_path / "acu.yaml"
+    file.write_text(yaml.safe_dump({"models": {"large": {"model": str(qwen_7b(tmp_path / "Qwen2.5-7B-Instruct"))}}}))
+    small = acu("doctor", "--card", "a10g", "-c", str(file), "--json", environ=clean_environ)
+    assert (small.returncode, json.loads(small.stdout)["card"]["usable_mb"]) == (2, 22_452)
+    large = acu("doctor", "--plan", "--card", "46068", "-c", str(file), environ=clean_environ)
+    assert (large.returncode, large.stderr) == (0, "")
+    assert large.stdout.endswith("\n\nIt fits.\n")
+    (report := tmp_path / "report.json").write_text(
+        written(Examination(at="2026-11-30", machine=with_a10g().report, versions=Versions("1", "3.11")))
+    )
+    seen = acu("doctor", "--plan", "--report", str(report), "-c", str(file), environ=clean_environ)
+    assert (seen.returncode, seen.stdout.splitlines()[0].partition(",")[0]) == (2, "NVIDIA A10G: 23028 MiB")
+    wrong = acu("doctor", "--card", "a11", environ=clean_environ)
+    assert wrong.returncode == 2
+    assert "--card: 'a11' is neither a number of MiB nor one of t4, l4, a10, a10g" in wrong.stderr
