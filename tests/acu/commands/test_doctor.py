@@ -133,6 +133,16 @@ def test_warnings_are_exit_code_1_and_notes_0(tmp_path: Path, clean_environ: dic
         assert acu("doctor", "--report", str(tmp_path / "box.json"), environ=clean_environ).returncode == code
 
 
+def test_a_check_that_is_known_of_can_be_left_out(report: Path, clean_environ: dict[str, str]) -> None:
+    words = ("--ignore", "gpu.pcie-width", "--ignore", "machine.clock")
+    done = acu("doctor", "--report", str(report), "--json", *words, environ=clean_environ)
+    assert done.returncode == 0
+    assert [finding["check"] for finding in json.loads(done.stdout)["findings"]] == ["kernel.huge-pages"]
+    done = acu("doctor", "--report", str(report), "--ignore", "machine.clocks", environ=clean_environ)
+    assert done.returncode == 2
+    assert done.stderr == "acu: --ignore: there is no check 'machine.clocks': did you mean machine.clock?\n"
+
+
 def test_a_report_goes_through_a_pipe_from_one_box_to_another(clean_environ: dict[str, str], report: Path) -> None:
     done = acu("doctor", "--report", str(report), "--save", "-", environ=clean_environ)
     assert done.returncode == 0
