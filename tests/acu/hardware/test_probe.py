@@ -9,7 +9,9 @@ import psutil
 import pytest
 
 from acu.hardware import gpu_present, probe_machine
-from acu.hardware.probe import bounded, reclaimable
+from acu.hardware.probe import allowed_cpus, bounded, cores_of, reclaimable
+from agentflow.engine.vllm.facts import one_cpu_a_core
+from tests.acu.hardware.recorded import machine_root, recorded_nvml
 
 
 def test_the_report_agrees_with_the_system() -> None:
@@ -35,3 +37,24 @@ def test_the_narrowest_cgroup_bounds_the_memory() -> None:
 def test_page_cache_counts_as_free(tmp_path: Path) -> None:
     (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 1234\nactive_file 9\n")
     assert reclaimable(tmp_path) == 1234
+
+
+def test_a_recorded_machine_is_probed_through_its_root() -> None:
+    report = probe_machine(machine_root("two-gpus"), recorded_nvml("two-gpus"))
+    assert (report.cpus, report.cores, report.cpu_features) == (32, 16, ("avx2", "avx512f"))
+    assert [(gpu.index, gpu.numa_node, gpu.memory_mb) for gpu in report.gpus] == [(0, 0, 23_028), (1, 1, 23_028)]
+    assert probe_machine(machine_root("none")).gpus == ()
+
+
+def test_the_cpus_of_a_recorded_process_are_those_of_its_status(tmp_path: Path) -> None:
+    assert allowed_cpus(machine_root("a10g-far")) == tuple(range(0, 32, 2))
+    assert allowed_cpus(tmp_path) == ()
+    assert allowed_cpus() == tuple(sorted(os.sched_getaffinity(0)))
+
+
+def test_cpus_that_share_a_core_are_counted_once() -> None:
+    root = machine_root("a10g")
+    assert cores_of((0, 16), root) == 1
+    assert cores_of((0, 1, 16), root) == 2
+    assert cores_of((0, 99), root) == 2  # nothing is known of 99
+    assert cores_of(allowed_cpus()) == len(one_cpu_a_core())
