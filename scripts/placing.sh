@@ -42,14 +42,25 @@ undo_all() {
       eval "${undo[at]}" || say "could not: ${undo[at]}"
     done
   fi
-  rm -rf "$was"
+  rm -rf "$was" || true
   exit "$code"
 }
 
 # note FILE: remember that this installation made it.
 note() {
-  [[ $1 != /etc/acu/* && $1 != "$prefix"/* ]] || return 0
+  [[ $1 != /etc/acu && $1 != /etc/acu/* && $1 != "$prefix"/* ]] || return 0
   if [[ ! $dry_run ]] && ! grep -qsxF "$1" "$root$listed"; then printf '%s\n' "$1" >>"$root$listed"; fi
+}
+
+# noting: from now on `note` may write.
+noting() {
+  folder /etc/acu
+  if [[ -f $root$listed ]]; then
+    [[ $dry_run ]] || cp -a "$root$listed" "$was/listed"
+    undone_by cp -a "$was/listed" "$root$listed"
+  else
+    undone_by rm -f "$root$listed"
+  fi
 }
 
 # folder PATH: with all that it lies in.

@@ -2,13 +2,14 @@
 
     python fence.py UNIT NUMBER FOLDER COMMAND...
 
-What of the unit is applied, by the kernel's own means: the user (a number without a name), no capabilities, no new privileges, the
-filter of system calls (expanded by `systemd-analyze syscall-filter`), of address families and of namespaces, limits, the mask
+What of the unit is applied, by the kernel's own means: the user (a number without a name), no capabilities, no new privileges,
+the filter of system calls (expanded by `systemd-analyze syscall-filter`), of address families and of namespaces, limits, the mask
 of files, the folders and the environment with its specifiers, the credential, and a file system of its own (ProtectSystem,
 ProtectHome, PrivateTmp, PrivateDevices, ProtectProc, ProtectKernelTunables). What is not: cgroups and their devices.
 
 FOLDER holds `etc`, which is seen as /srv, with NUMBER.keys in it, and `state` and `cache`, which are seen as the unit's.
-The process stays the same one, so that sockets and LISTEN_PID pass. All mounts are in a mount namespace, and gone with it. As root.
+The process stays the same one, so that sockets and LISTEN_PID pass. All mounts are in a mount namespace, and gone with it.
+Needs root.
 """
 
 from __future__ import annotations

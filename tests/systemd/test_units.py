@@ -1,0 +1,135 @@
+"""The units: as systemd reads them, and what they must leave to the daemon."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from acu.config import load
+from acu.config.sections import DaemonConfig
+from acu.daemon import LAST_RESORT_S
+from tests.acu.running import ROOT
+from tests.systemd.fence import calls_of, settings
+from tests.systemd.trees import installed, new_tree
+
+UNITS = ROOT / "systemd"
+SYSTEM = Path("/usr/lib/systemd/system")
+NUMBERS = ("0", "1", "255")
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="scripts/install is root's"),
+    pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed"),
+]
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three ACUs: one for the CPU, one for a GPU in a namespace of its own, and the last number; with systemd's own units."""
+    root = new_tree(tmp_path_factory.mktemp("units"))
+    for words in (("0", "--cpu"), ("1", "--gpu", "--namespace"), ("255", "--gpu")):
+        done = installed(root, *words)
+        assert done.returncode == 0, done.stderr
+    shutil.copytree(SYSTEM, root / SYSTEM.relative_to("/"), symlinks=True)
+    binaries = ("bin/sh", "opt/acu/.venv/bin/acu", *(f"opt/acu/scripts/{part}.sh" for part in ("netns", "gpu", "disk")))
+    for name in binaries:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).unlink(missing_ok=True)
+        shutil.copy(shutil.which("true") or "true", root / name)
+    return root
+
+
+def analyzed(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["systemd-analyze", "--no-pager", f"--root={root}", *words], capture_output=True, text=True, check=False
+    )
+
+
+def test_systemd_understands_every_line_of_every_unit(tree: Path) -> None:
+    names = [f"acu@{n}.service" for n in NUMBERS] + [f"acu@{n}.socket" for n in NUMBERS]
+    names += [*(f"acu-host@{n}.service" for n in NUMBERS), "acu.slice", "acu.target"]
+    done = analyzed(tree, "verify", "--man=no", *names)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+def test_what_systemd_does_not_understand_would_be_seen(tree: Path) -> None:
+    unit = tree / "usr/local/lib/systemd/system/acu@.service"
+    text = unit.read_text()
+    try:
+        unit.write_text(text.replace("WatchdogSec", "WatchdogSeconds"))
+        assert "Unknown key 'WatchdogSeconds'" in analyzed(tree, "verify", "--man=no", "acu@0.service").stderr
+    finally:
+        unit.write_text(text)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_the_daemon_is_exposed_little(tree: Path, number: str) -> None:
+    done = analyzed(tree, "security", "--offline=yes", f"acu@{number}.service")
+    overall = re.search(r"Overall exposure level for acu@\d+\.service: ([\d.]+)", done.stdout)
+    assert overall is not None, done.stderr
+    assert float(overall[1]) < 2.0
+
+
+def test_the_fence_leaves_what_binding_compiling_and_confining_need() -> None:
+    unit = settings(UNITS / "acu@.service")
+    first, second = unit["SystemCallFilter"]
+    allowed = calls_of(first) - calls_of(second.removeprefix("~"))
+    assert {
+        "mbind",
+        "set_mempolicy",
+        "sched_setaffinity",
+        "ioprio_set",
+        "setrlimit",
+        "prctl",
+        "io_uring_setup",
+    } <= allowed
+    assert not {"mount", "setuid", "bpf", "init_module", "ptrace", "chown"} & allowed
+    for setting in ("MemoryDenyWriteExecute", "PrivateDevices", "PrivateUsers", "PrivateNetwork", "ProcSubset"):
+        assert setting not in unit
+    gpu = settings(UNITS / "acu@.service", UNITS / "gpu.conf")
+    assert gpu["DeviceAllow"] == ["char-nvidia* rw"]
+    assert "PrivateDevices" not in gpu
+    assert settings(UNITS / "acu@.service", UNITS / "cpu.conf")["PrivateDevices"] == ["yes"]
+
+
+def test_the_daemon_is_given_more_time_than_it_takes_to_end() -> None:
+    unit = settings(UNITS / "acu@.service")
+    assert int(unit["TimeoutStopSec"][0]) > DaemonConfig().drain_timeout_s + LAST_RESORT_S
+    assert (unit["Type"], unit["NotifyAccess"], unit["KillMode"]) == (["notify"], ["main"], ["mixed"])
+
+
+def test_the_daemon_finds_the_places_that_the_unit_makes_for_it() -> None:
+    environ = {
+        "HOME": "/var/lib/acu/3",
+        "XDG_CACHE_HOME": "/var/cache/acu/3",
+        "STATE_DIRECTORY": "/var/lib/acu/3",
+        "CACHE_DIRECTORY": "/var/cache/acu:/var/cache/acu/3",
+        "RUNTIME_DIRECTORY": "/run/acu-daemon/3",
+        "ACU_NETWORK__API_KEYS_FILE": "/run/credentials/acu@3.service/api_keys",
+    }
+    config = load(environ, file=UNITS / "acu.yaml").config
+    assert config.data_plane.path == "/var/lib/acu/3/data"
+    assert config.gpu.model_cache_dir == "/var/cache/acu/models"
+    assert config.network.unix_socket == "/run/acu-daemon/3/acu.sock"
+    assert config.network.api_keys_file == "/run/credentials/acu@3.service/api_keys"
+    unit = settings(UNITS / "acu@.service")
+    assert (unit["StateDirectory"], unit["CacheDirectory"]) == (["acu/%i"], ["acu acu/%i"])
+    assert unit["RuntimeDirectory"] == ["acu-daemon/%i"], (
+        "/run/acu holds root's notes and the sockets, and must outlive it"
+    )
+
+
+def test_the_host_is_put_back_in_the_reverse_order_also_after_half_a_start() -> None:
+    unit = settings(UNITS / "acu-host@.service", UNITS / "host-namespace.conf")
+    began = [line.split()[0].rpartition("/")[2] for line in unit["ExecStart"]]
+    ended = [line.split()[0].rpartition("/")[2] for line in unit["ExecStopPost"]]
+    assert began == ["netns.sh", "gpu.sh", "disk.sh"] == ended[::-1]
+    assert "ExecStop" not in unit
+    for line in (*unit["ExecStart"], *unit["ExecStopPost"]):
+        assert re.search(r"\.sh (up|down) %i --config /etc/acu/%i\.yaml$", line)
+    # A mount namespace would keep the network namespace's mount to itself.
+    assert not [name for name in unit if name.startswith(("Protect", "Private", "Read", "Bind"))]
