@@ -167,7 +167,7 @@ group_up() {
 group_down() {
   local folder inside try
   for folder in $(groups); do leave_group "$folder"; done
-  for ((try = 0; try < 20; try++)); do # whoever has just ended may take a moment
+  for ((try = 0; try < 10; try++)); do # whoever has just ended may take a moment
     inside=$(processes)
     if [[ ! $inside || $dry_run ]]; then break; fi
     sleep 0.1

@@ -116,7 +116,7 @@ scheduler_up() {
   for disk in $nvmes; do
     if has_no_scheduler "$disk"; then continue; fi
     share "scheduler.$disk" "$(scheduler_now "$disk")"
-    put none "$(queue "$disk" scheduler)"
+    if [[ $(scheduler_now "$disk") != none ]]; then put none "$(queue "$disk" scheduler)"; fi
   done
 }
 
