@@ -1,7 +1,8 @@
 """The folders that the configuration names, and the file systems and disks under them.
 
-A folder that is not there yet is judged by its nearest parent that is, where the daemon would make it. The disk is the one under
-partitions and mappings (LVM, dm-crypt, RAID: the first of its members).
+A folder that is not there yet is judged by its nearest parent that is, where the daemon would make it; one inside a folder that
+is closed to this user counts as not there, and not writable. The disk is the one under partitions and mappings (LVM, dm-crypt,
+RAID: the first of its members).
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ def places_named(config: AcuConfig) -> tuple[tuple[str, Path], ...]:
 
 def read_place(purpose: str, path: Path, mounts: tuple[Mount, ...], sight: Sight) -> tuple[Place, Disk | None]:
     """A folder, and the disk that it is on. Raises OSError where its file system does not answer."""
-    found = nearest(path, sight)
+    found, seen = nearest(path, sight)
     mount = mount_of(f"/{found.relative_to(sight.root)}", mounts)
     folder = block_folder(mount, sight) if mount is not None else None
     space = os.statvfs(found)
     place = Place(
         purpose=purpose,
         path=str(path),
-        exists=(sight.root / str(path).lstrip("/")).is_dir(),
-        writable=os.access(found, os.W_OK | os.X_OK) and (mount is None or mount.writable),
+        exists=seen and (sight.root / str(path).lstrip("/")).is_dir(),
+        writable=seen and os.access(found, os.W_OK | os.X_OK) and (mount is None or mount.writable),
         filesystem=mount.filesystem if mount is not None else "",
         free_mb=space.f_bavail * space.f_frsize >> 20,
         size_mb=space.f_blocks * space.f_frsize >> 20,
@@ -50,13 +51,19 @@ def read_place(purpose: str, path: Path, mounts: tuple[Mount, ...], sight: Sight
     return place, read_disk(folder, sight) if folder is not None else None
 
 
-def nearest(path: Path, sight: Sight) -> Path:
-    """The folder, or its nearest parent that exists, with every link followed."""
+def nearest(path: Path, sight: Sight) -> tuple[Path, bool]:
+    """The folder, or its nearest parent that exists, with every link followed; and whether all the way could be seen."""
     at = sight.root / str(path).lstrip("/")
-    while at != sight.root and not at.is_dir():
+    seen = True
+    while at != sight.root:
+        try:
+            if at.is_dir():
+                break
+        except PermissionError:
+            seen = False
         at = at.parent
     at = at.resolve()
-    return at if at.is_relative_to(sight.root) else sight.root
+    return (at if at.is_relative_to(sight.root) else sight.root), seen
 
 
 def block_folder(mount: Mount, sight: Sight) -> Path | None:

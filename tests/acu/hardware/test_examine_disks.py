@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -76,16 +79,40 @@ def test_a_link_leads_to_another_mount(tmp_path: Path) -> None:
 
 def test_nothing_leads_out_of_a_recorded_tree(tmp_path: Path) -> None:
     (tmp_path / "var").symlink_to("/tmp")
-    assert nearest(Path("/var/lib"), Sight(tmp_path)) == tmp_path
+    assert nearest(Path("/var/lib"), Sight(tmp_path)) == (tmp_path, True)
 
 
-def test_a_folder_that_is_closed_or_on_a_closed_mount_is_not_writable(tmp_path: Path) -> None:
-    (tmp_path / "closed").mkdir(mode=0o500)
+@contextlib.contextmanager
+def as_nobody() -> Iterator[None]:
+    """With the file system's eyes of a user without rights."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65_534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+def test_a_folder_behind_a_closed_one_is_not_writable() -> None:
     sight = Sight()
-    place, _ = read_place("data", tmp_path / "closed", read_mounts(sight), sight)
-    assert place.writable is (os.geteuid() == 0)
+    mounts = read_mounts(sight)
+    with tempfile.TemporaryDirectory() as folder:
+        closed = Path(folder) / "closed"
+        (closed / "data").mkdir(parents=True)
+        Path(folder).chmod(0o755)
+        closed.chmod(0)
+        with as_nobody():
+            place, _ = read_place("data", closed / "data", mounts, sight)
+        assert (place.exists, place.writable, place.path) == (False, False, f"{closed}/data")
+        assert place.size_mb > 0
+        closed.chmod(0o700)
+
+
+def test_a_folder_on_a_closed_mount_is_not_writable(tmp_path: Path) -> None:
     closed = Mount("/", (0, 1), "ext4", "/dev/x", (), writable=False)
-    assert not read_place("data", tmp_path, (closed,), sight)[0].writable
+    place, _ = read_place("data", tmp_path, (closed,), Sight())
+    assert (place.exists, place.writable) == (True, False)
 
 
 def test_under_a_partition_is_its_disk() -> None:
