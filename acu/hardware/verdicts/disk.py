@@ -115,28 +115,25 @@ def _load_well(examination: Examination) -> str:
 
 
 def space(examination: Examination) -> Iterator[Sign]:
-    """Room on the file systems; each is told once, with all that lies on it."""
-    for place in _one_a_filesystem(examination):
-        if place.free_mb < SCARCE_MB:
-            level = "error"
-        elif place.free_mb < min(LOW_MB, place.size_mb * LOW_SHARE):
-            level = "warning"
-        else:
+    """Room on the file systems; each is told once, with all that lies on it. A cache that is full can still be read."""
+    for places in _by_filesystem(examination):
+        first = places[0]
+        if first.free_mb >= max(SCARCE_MB, min(LOW_MB, first.size_mb * LOW_SHARE)):
             continue
+        written = any(place.purpose != "models" for place in places)
         yield Sign(
-            "error" if level == "error" else "warning",
-            f"{size(place.free_mb)} of {size(place.size_mb)} are free for {_of(place)}",
-            f"du -xh -d1 {place.path} | sort -h shows what is big; acu models rm, acu data archive and data_plane.cold make room",
+            "error" if written and first.free_mb < SCARCE_MB else "warning",
+            f"{size(first.free_mb)} of {size(first.size_mb)} are free for {', '.join(map(_of, places))}",
+            f"du -xh -d1 {first.path} | sort -h shows what is big; acu models rm, acu data archive and data_plane.cold make room",
         )
 
 
-def _one_a_filesystem(examination: Examination) -> Iterator[Place]:
-    seen: set[tuple[str | None, str, int, int]] = set()
+def _by_filesystem(examination: Examination) -> Iterator[tuple[Place, ...]]:
+    groups: dict[tuple[str | None, str, int, int], list[Place]] = {}
     for place in examination.places:
-        key = (place.disk, place.filesystem, place.size_mb, place.free_mb)
-        if place.size_mb and key not in seen:
-            seen.add(key)
-            yield place
+        if place.size_mb:
+            groups.setdefault((place.disk, place.filesystem, place.size_mb, place.free_mb), []).append(place)
+    yield from map(tuple, groups.values())
 
 
 def inodes(examination: Examination) -> Iterator[Sign]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from acu.hardware.examination import Examination
-from acu.hardware.findings import Check, Sign
+from acu.hardware.findings import Check, Level, Sign
 from acu.hardware.report import Gpu
 
 
@@ -18,6 +18,11 @@ def card_of(examination: Examination) -> Gpu | None:
 def runs(examination: Examination) -> bool:
     """Whether an ACU answers on one of the configured addresses: what it holds is not somebody else's."""
     return any(address.answers for address in examination.addresses)
+
+
+def as_far_as_real(examination: Examination, level: Level) -> Level:
+    """A level for what the firmware says: in a virtual machine it is the hypervisor's tale, and no more than a note."""
+    return "note" if examination.firmware.virtual else level
 
 
 def _has_card(examination: Examination) -> bool:
@@ -136,7 +141,7 @@ def pcie_width(examination: Examination) -> Iterator[Sign]:
         return
     if card.pcie[1] < card.pcie_most[1]:
         yield Sign(
-            "error",
+            as_far_as_real(examination, "error"),
             f"{_named(card)} is linked by {card.pcie[1]} PCIe lanes, of {card.pcie_most[1]} that card and slot have",
             "Seat the card again, in a slot with all lanes (no riser that splits them; Bifurcation in the BIOS); "
             f"then: lspci -vv -s {card.bdf or 'BDF'} | grep LnkSta",

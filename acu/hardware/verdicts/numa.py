@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from acu.hardware.examination import Examination, Node
 from acu.hardware.findings import Check, Sign, size
-from acu.hardware.verdicts.gpu import card_of, runs
+from acu.hardware.verdicts.gpu import as_far_as_real, card_of, runs
 
 MIRRORED = 0.6  # visible of installed memory: mirroring leaves half, and the firmware takes a little
 SHORT = 0.9  # sparing and partial mirroring leave less than this
@@ -92,9 +92,17 @@ def _disk_placed(examination: Examination) -> bool:
 
 
 def interleaving(examination: Examination) -> Iterator[Sign]:
-    """Two sockets and one node: the BIOS hides where memory is."""
+    """Two sockets and one node: the BIOS, or a hypervisor, hides where memory is."""
     sockets = examination.firmware.sockets or 0
-    if sockets > 1 and len(examination.nodes) == 1:
+    if sockets < 2 or len(examination.nodes) != 1:
+        return
+    if examination.firmware.virtual:
+        yield Sign(
+            "note",
+            f"the hypervisor shows {sockets} processors and one NUMA node",
+            "Where a card is passed through, give the guest the host's nodes (virtual NUMA) in the hypervisor",
+        )
+    else:
         yield Sign(
             "error",
             f"{sockets} processors and one NUMA node: the BIOS interleaves memory over all of them",
@@ -117,10 +125,11 @@ def clustering(examination: Examination) -> Iterator[Sign]:
 
 def empty_node(examination: Examination) -> Iterator[Sign]:
     """A node with CPUs and no memory."""
+    needed = home(examination)
     for node in examination.nodes:
         if node.cpus and not node.memory_mb:
             yield Sign(
-                "error",
+                "error" if node == needed else "warning",
                 f"NUMA node {node.id} has {len(node.cpus)} CPUs and no memory",
                 f"Put memory into the slots of processor {node.id}, or see in the BIOS why it is not counted",
             )
@@ -133,7 +142,7 @@ def mirroring(examination: Examination) -> Iterator[Sign]:
         return
     if visible < MIRRORED * installed:
         yield Sign(
-            "warning",
+            as_far_as_real(examination, "warning"),
             f"{size(visible)} of {size(installed)} are visible: the BIOS keeps memory twice (mirroring)",
             "Set the memory's mode to Optimizer or Independent (no mirroring) in the BIOS; then: free -m",
         )

@@ -58,7 +58,10 @@ def cuda(examination: Examination) -> Iterator[Sign]:
     if not driver or not wanted or driver >= wanted:
         return
     version = f"driver {examination.driver.version} runs CUDA up to {examination.driver.cuda}"
-    newer = f"Install a driver for CUDA {examination.versions.cuda} or later: apt-get install cuda-drivers, then reboot"
+    newer = (
+        f"Install a driver for CUDA {examination.versions.cuda} or later: apt-get install cuda-drivers, then reboot; "
+        "or NVIDIA's cuda-compat of that version"
+    )
     if driver[0] < wanted[0]:
         yield Sign("error", f"{version}, and torch is built for {examination.versions.cuda}", newer)
     else:

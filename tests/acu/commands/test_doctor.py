@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from acu.commands.doctor import parsed, written
@@ -183,6 +187,47 @@ def test_a_report_with_a_field_of_another_type_is_refused_with_its_place() -> No
     document["nodes"][1]["memory_mb"] = "much"
     with pytest.raises(ConfigError, match=r"damaged: Expected `int`, got `str` - at `\$.nodes\[1\].memory_mb`"):
         parsed(json.dumps(document).encode(), "x.json")
+
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.sampled_from((0, -1, 1, 2**31)),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=8),
+    st.just([]),
+    st.just({}),
+)
+
+
+def places_in(value: Any, so_far: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to each value in a document, but the document itself."""
+    if so_far:
+        yield so_far
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from places_in(value[key], (*so_far, key))
+
+
+PLACES = sorted(places_in(json.loads(written(WELL))), key=len)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.tuples(st.sampled_from(PLACES), LEAVES), max_size=4))
+def test_whatever_a_report_says_is_judged_and_shown_or_refused(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
+    document = json.loads(written(WELL))
+    for (*way, last), value in changes:
+        holder = document
+        with contextlib.suppress(KeyError, IndexError, TypeError):  # what was there has been replaced already
+            for key in way:
+                holder = holder[key]
+            holder[last] = value
+    try:
+        box = parsed(msgspec.json.encode(document), "it")
+    except ConfigError:
+        return
+    assert drawn(box, judged(box), verbose=True).endswith(" well\n")
 
 
 def test_files_that_cannot_be_read_or_written_are_usage_errors(clean_environ: dict[str, str], report: Path) -> None:

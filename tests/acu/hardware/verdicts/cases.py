@@ -94,6 +94,12 @@ SEEN: dict[str, tuple[Case, ...]] = {
             f"{GPU} is linked by 8 PCIe lanes, of 16 that card and slot have",
             "lspci -vv -s 0000:ca:00.0",
         ),
+        Case(
+            but(with_card(pcie=(4, 8)), firmware={"virtual": "Amazon EC2"}),
+            "note",
+            f"{GPU} is linked by 8 PCIe lanes, of 16 that card and slot have",
+            "lspci -vv",
+        ),
     ),
     "gpu.pcie-generation": (
         Case(
@@ -142,6 +148,12 @@ SEEN: dict[str, tuple[Case, ...]] = {
             "2 processors and one NUMA node: the BIOS interleaves memory over all of them",
             "Disable Node Interleaving",
         ),
+        Case(
+            but(nodes=NODES[:1], firmware={"virtual": "KVM"}),
+            "note",
+            "the hypervisor shows 2 processors and one NUMA node",
+            "in the hypervisor",
+        ),
     ),
     "numa.clustering": (
         Case(
@@ -157,6 +169,12 @@ SEEN: dict[str, tuple[Case, ...]] = {
             "error",
             "NUMA node 1 has 4 CPUs and no memory",
             "slots of processor 1",
+        ),
+        Case(
+            but(nodes=(replace(NODES[0], memory_mb=0), NODES[1])),
+            "warning",
+            "NUMA node 0 has 4 CPUs and no memory",
+            "slots of processor 0",
         ),
     ),
     "numa.mirroring": (
@@ -322,8 +340,14 @@ SEEN: dict[str, tuple[Case, ...]] = {
         Case(
             but(places=(replace(MODELS, free_mb=1023), replace(DATA, free_mb=1023))),
             "error",
-            "1023 MiB of 879 GiB are free for the model cache (/var/cache/acu/models)",
+            "1023 MiB of 879 GiB are free for the model cache (/var/cache/acu/models), the data plane (/var/lib/acu)",
             "du -xh -d1 /var/cache/acu/models",
+        ),
+        Case(
+            but(places=(replace(MODELS, disk="sdb", free_mb=500), DATA)),
+            "warning",
+            "500 MiB of 879 GiB are free for the model cache (/var/cache/acu/models)",
+            "acu models rm",
         ),
         Case(
             but(places=(MODELS, replace(DATA, disk="sdb", free_mb=9_000, size_mb=100_000))),
