@@ -30,6 +30,7 @@ import msgspec
 
 from acu import __version__, descriptors, reloading, sockets, systemd
 from acu.agency import AgencyRoom, Later
+from acu.cardwatch import CardKeeper
 from acu.config import AcuConfig, LoadedConfig
 from acu.data import Data
 from acu.errors import StartRefused
@@ -145,6 +146,7 @@ class Daemon:
         self._started_at = time.monotonic()
         self._lag = RecentLag()
         self._locality = Locality(ground.bound)
+        self._card = CardKeeper(ground.config, ground.report)
         self._stopping = asyncio.Event()
         self._forced = asyncio.Event()
         self._reload_asked = asyncio.Event()
@@ -189,7 +191,9 @@ class Daemon:
         telemetry.watch_data(lambda: None if data.plane is None else data.plane.status())
         face = Face(self._settings, service, self._keys, self._hooks(telemetry, jobs), data.library)
         runner = make_runner(face, shutdown_timeout=CLOSE_CONNECTIONS_S)
-        telemetry.watch(service.status, lambda: runner.open_connections, lambda: self._locality.shares)
+        telemetry.watch(
+            service.status, lambda: runner.open_connections, lambda: self._locality.shares, self._card.status
+        )
         async with asyncio.TaskGroup() as tasks:
             own: list[asyncio.Task[None]] = []
             try:
@@ -204,6 +208,7 @@ class Daemon:
                 own.extend(map(tasks.create_task, (pulse, self._tell_status(service), reloads, numa)))
                 self._preloading.start()
                 await service.start(tasks)
+                self._card.start(tasks, service)
                 data.start(tasks)
                 room.start(tasks, service)
                 await self._stopping.wait()
@@ -236,6 +241,7 @@ class Daemon:
 
     async def _drain(self, service: Service, runner: FaceRunner) -> None:
         """Let what runs finish and be read, for as long as the configuration grants and nobody forces."""
+        self._card.stop()
         timeout_s = self._ground.config.daemon.drain_timeout_s
         status = service.status()
         log.info("draining", extra={"running": status.running, "queued": status.queued, "timeout_s": timeout_s})
@@ -348,6 +354,7 @@ class Daemon:
             "data": None if self._data is None else self._data.status(),
             "machine": msgspec.to_builtins(self._ground.report),
             "numa": self._locality.told(),
+            "gpu_memory": self._card.told(),
         }
 
     async def _tell_status(self, service: Service) -> None:

@@ -34,11 +34,13 @@ from prometheus_client.registry import Collector
 
 from acu.agentmetrics import AgentMetrics
 from acu.datametrics import DataCollector
+from acu.memorymetrics import MemoryCollector
 from agentflow.agents.watch import Watched
 from agentflow.run import Run, RunStatus
 from agentflow.status import EngineStatus, ModelStatus, ServiceStatus
 
 if TYPE_CHECKING:
+    from acu.cardwatch import CardStatus
     from acu.otlp import Tracing
     from dataplane.planestatus import PlaneStatus
 
@@ -101,15 +103,17 @@ class Telemetry:
         status: Callable[[], ServiceStatus],
         open_connections: Callable[[], int],
         local_shares: Callable[[], dict[str, float]] = dict,
+        card: Callable[[], CardStatus | None] = lambda: None,
     ) -> None:
         """Read the gauges off these at every scrape. Called once.
 
-        `local_shares`: how much of each process's memory lies on its NUMA node, 0 to 1.
+        `local_shares`: how much of each process's memory lies on its NUMA node, 0 to 1. `card`: the GPU's memory.
         """
         self._basic.register(_Readiness(status))
         self._full.register(_Readiness(status))
         self._full.register(_Engines(status))
         self._full.register(_Locality(local_shares))
+        self._full.register(MemoryCollector(status, card))
         connections = Gauge("acu_open_connections", "Client connections now.", registry=self._full)
         connections.set_function(open_connections)
 

@@ -140,6 +140,8 @@ def render(report: dict[str, Any]) -> RenderableType:
         ("loop", f"lag p99 {daemon.get('loop_lag_p99_ms', 0):.1f} ms in the last 10 s"),
         ("machine", machine_of(daemon.get("machine", {}))),
         ("numa", numa_of(daemon.get("numa") or {})),
+        ("GPU memory", gpu_memory_of(daemon.get("gpu_memory") or {})),
+        ("idle runs", idle_runs_of(service["models"])),
         ("weights", escape(daemon.get("preloading") or "")),
     ):
         if not value:
@@ -256,6 +258,33 @@ def numa_of(numa: dict[str, Any]) -> str:
     shares = [f"{name} {seen['share']:.1%}" for name, seen in numa["processes"].items()]
     lines = [escape(numa["line"] + (f"; there: {', '.join(shares)}" if shares else ""))]
     return "\n".join([*lines, *(f"[yellow]{escape(problem)}[/]" for problem in numa["problems"])])
+
+
+def gpu_memory_of(card: dict[str, Any]) -> str:
+    """How full the card is, where that leads, and what is done about it; nothing without one."""
+    if not card:
+        return ""
+    if card["used_mb"] is None or card["baseline_mb"] is None:
+        return f"{card['capacity_mb'] / 1024:.1f} GiB"
+    used, room = f"{card['used_mb'] / 1024:.1f} of {card['capacity_mb'] / 1024:.1f} GiB", f"{max(0, card['share']):.0%}"
+    line = f"{used}, {room} of the room above the {card['baseline_mb'] / 1024:.1f} GiB after warm-up"
+    if card["full_in_s"] is not None:
+        line += f"; {card['mb_per_hour']:.0f} MiB more an hour: full in {duration(card['full_in_s'])}"
+    taken = [f"{name.replace('_', ' ')} {count}" for name, count in card["taken"].items() if count]
+    line += f"; taken so far: {', '.join(taken)}" if taken else ""
+    return escape(line) + (f"\n[yellow]{escape(card['problem'])}[/]" if card["problem"] else "")
+
+
+def idle_runs_of(models: list[dict[str, Any]]) -> str:
+    """What runs that wait or are over hold of the KV pools, and how many had to let go; nothing where none does."""
+    lines = []
+    for model in models:
+        held = model.get("held")
+        if held and (held["runs"] or held["released"]):
+            line = f"{model['name']}: {held['runs']} hold {held['tokens']} tokens; with what runs that is {held['share']:.0%} of"
+            line += " the KV pool" + (f"; {held['released']} had to let go" if held["released"] else "")
+            lines.append(escape(line))
+    return "\n".join(lines)
 
 
 def duration(seconds: float) -> str:

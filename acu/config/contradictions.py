@@ -5,10 +5,11 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from acu.config.fields import Problem, shown
-from acu.config.sections import AcuConfig, NetworkConfig, model_role, names_by_key, split_address
+from acu.config.sections import AcuConfig, GpuConfig, NetworkConfig, model_role, names_by_key, split_address
 from agentflow.agents.config import AgentConfig
 from agentflow.config import ModelConfig
 from agentflow.sampling import given
@@ -36,7 +37,12 @@ def contradictions(config: AcuConfig) -> list[Problem]:
                 f"{network.unix_socket!r} is longer than the {SOCKET_PATH_BYTES} bytes of a socket's path; shorten it",
             )
         )
-    return found + model_problems(config.models) + agent_problems(config.agents, config.models)
+    return (
+        found
+        + watermark_problems(config.gpu)
+        + model_problems(config.models)
+        + agent_problems(config.agents, config.models)
+    )
 
 
 def address_problems(network: NetworkConfig) -> list[Problem]:
@@ -58,6 +64,16 @@ def exposure_problems(network: NetworkConfig, host: str) -> list[str]:
         return []
     fields = ", ".join(f"network.{name}" for name in lacking)
     return [f"{host} can be reached from other machines, which needs API keys and TLS: set {fields}, or use 127.0.0.1"]
+
+
+def watermark_problems(gpu: GpuConfig) -> list[Problem]:
+    """Steps against a full GPU that would come in another order than the one in which they cost more and more."""
+    marks = [(name, getattr(gpu, name)) for name in ("limit_prompts_at", "drop_caches_at", "restart_engines_at")]
+    return [
+        Problem(f"gpu.{name}", f"is {mark:g}, and {before} is {earlier:g}; it must not be less")
+        for (before, earlier), (name, mark) in pairwise(marks)
+        if mark < earlier
+    ]
 
 
 def model_problems(models: Mapping[str, ModelConfig]) -> list[Problem]:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from agentflow.agents.config import AgentConfig
-from agentflow.config import Mebibytes, ModelConfig, SchedulerConfig, Seconds
+from agentflow.config import Mebibytes, ModelConfig, SchedulerConfig, Seconds, Share
 from agentflow.library.config import LibraryConfig
 from agentflow.tools.config import ToolsConfig
 from dataplane.config import DataPlaneConfig
@@ -118,6 +118,35 @@ class GpuConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             "several engines are to, the server of MPS, or anybody (DEFAULT) where MPS is not installed. keep: as it is."
         ),
     ] = "auto"
+    watch_s: Annotated[
+        Seconds, Meta(description="Seconds between two looks at how much of the GPU's memory is in use.")
+    ] = 5.0
+    limit_prompts_at: Annotated[
+        Share,
+        Meta(
+            description="Share of the memory that was free after warm-up, from which use on prompts of more than "
+            "long_prompt_tokens are refused with 503; sooner where it would be full within two hours as it grows."
+        ),
+    ] = 0.70
+    drop_caches_at: Annotated[
+        Share,
+        Meta(
+            description="Share from which on what engines cache is dropped too, once, and what they keep aside is given back."
+        ),
+    ] = 0.85
+    restart_engines_at: Annotated[
+        Share,
+        Meta(
+            description="Share from which on the engines are restarted, one after the other: requests that run may end within "
+            "daemon.drain_timeout_s, others wait."
+        ),
+    ] = 0.95
+    restart_every_s: Annotated[Seconds, Meta(description="Seconds that pass at least between two such restarts.")] = (
+        21_600.0
+    )
+    long_prompt_tokens: Annotated[
+        int, Meta(description="Prompts of more tokens are long, where limit_prompts_at keeps those out.", ge=1)
+    ] = 2048
 
 
 class NumaConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

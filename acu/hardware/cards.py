@@ -242,10 +242,18 @@ class CardMemory:
 
         Raises GpuUnreadable: the card is lost, or this is closed.
         """
+        return int(self._info().used) >> 20
+
+    def capacity_mb(self) -> int:
+        """MiB that processes can have together: without what the driver keeps, where it tells. Raises GpuUnreadable."""
+        info = self._info()
+        return int(info.used + info.free) >> 20
+
+    def _info(self) -> Any:
         if self._read is None:
             raise GpuUnreadable(f"GPU {self._index}: its memory is not watched any more")
         try:
-            return int(self._read().used) >> 20
+            return self._read()
         except self._library.NVMLError as error:
             raise GpuUnreadable(f"GPU {self._index}: its memory cannot be read: {error}") from error
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from statistics import median
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -200,3 +200,10 @@ class Ring:
         if slope * self._window_s < MIN_GROWTH_MB:
             return Trend(3600 * slope)
         return Trend(3600 * slope, max(0.0, (capacity_mb - points[-1][1]) / slope))
+
+
+def median(values: Iterable[float]) -> float:
+    """The one in the middle, of at least one. Here, because the module statistics brings much along that a start does without."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

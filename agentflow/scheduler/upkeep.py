@@ -52,9 +52,9 @@ class Upkeep:
         if self._task is not None:
             self._task.cancel()
 
-    def limit_prompts(self, limit: PromptLimit | None) -> None:
-        """Take no prompts beyond `limit`; None: any that fits its model."""
-        self._scheduler.prompt_limit = limit
+    def limit_prompts(self, tokens: int | None, why: str = "", retry_after_s: float = 30.0) -> None:
+        """Take no prompts of more than `tokens`, and tell `why` in a sentence; None: take any that fits its model."""
+        self._scheduler.prompt_limit = None if tokens is None else PromptLimit(tokens, why, retry_after_s)
 
     @property
     def prompt_limit(self) -> int | None:

@@ -144,6 +144,7 @@ def test_the_memory_that_is_used_is_read_again_and_again() -> None:
     assert memory.used_mb() == 0
     nvml.hold(0, 20_480)
     assert memory.used_mb() == 20_480
+    assert memory.capacity_mb() == 22_578  # without what the driver keeps
     memory.close()
     memory.close()
     assert nvml.opened == 0

@@ -14,12 +14,11 @@ from agentflow.engine.scripted import ScriptedEngine
 from agentflow.engine.scripted_embedder import ScriptedEmbedder
 from agentflow.errors import EngineDied, LongPromptRefused
 from agentflow.run import Run, RunStatus
-from agentflow.scheduler import PromptLimit
 from agentflow.scheduler.upkeep import Upkeep
 from tests.agentflow.scheduler.test_poolwatch import cached, leave, prompt, until_kept
 from tests.agentflow.scheduler.test_scheduler import Bench, bench, engine, make_run, ready
 
-LIMIT = PromptLimit(100, "The GPU's memory runs short.", 30.0)
+WHY = "The GPU's memory runs short."
 SLOW = Script(rules=(Rule(answer="x" * 10_000, tokens_per_s=100.0),))
 
 
@@ -30,7 +29,7 @@ def upkeep_of(it: Bench) -> Upkeep:
 async def test_a_long_prompt_is_refused_while_there_is_a_limit_and_a_short_one_passes() -> None:
     async with bench(engine()) as it:
         upkeep = upkeep_of(it)
-        upkeep.limit_prompts(LIMIT)
+        upkeep.limit_prompts(100, WHY)
         assert upkeep.prompt_limit == 100
         with pytest.raises(LongPromptRefused) as caught:
             it.scheduler.submit(it.pool, [make_run("short", prompt=100), make_run("long", prompt=101)])
@@ -48,7 +47,7 @@ async def test_a_long_prompt_is_refused_while_there_is_a_limit_and_a_short_one_p
 
 async def test_what_was_begun_goes_on_and_texts_are_embedded_under_a_limit() -> None:
     async with bench(engine()) as it:
-        upkeep_of(it).limit_prompts(LIMIT)
+        upkeep_of(it).limit_prompts(100, WHY)
         later = make_run("later step", prompt=5000)
         later.continues = True
         texts = make_run("texts", prompt=5000)
