@@ -1,6 +1,6 @@
 """Recorded machines: a folder each under machines/, of files as sysfs, procfs and /dev have them, and what NVML answers.
 
-`recorded_examination(name)` is the whole look at one. `machine_root(name)` is given where code takes a `root`, and
+`machine_root(name)` is given where code takes a `root`, and
 `recorded_nvml(name)` where it takes the module pynvml: the same functions, with pynvml's own errors. nvml.json holds:
 
     init        the name of the error of nvmlInit, where there is no driver
@@ -15,7 +15,6 @@ nvmlShutdown, as the real library does; `opened` counts those that nvmlInit made
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -23,17 +22,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pynvml
-from msgspec.structs import replace
-
-from acu.config import AcuConfig, GpuConfig, NumaConfig
-from acu.hardware.examination import Address, Clock, Examination, Limits, ReadTest, Versions
-from acu.hardware.examine import examine
-from agentflow.config import ModelConfig
-from dataplane.config import DataPlaneConfig
 
 MACHINES = Path(__file__).parent / "machines"
 NAMES = ("a10g", "a10g-far", "two-gpus", "none")
-RECORDED_AT = dt.datetime(2026, 11, 30, 21, 0, tzinfo=dt.UTC)
 
 
 def machine_root(name: str) -> Path:
@@ -45,50 +36,6 @@ def recorded_nvml(name: str) -> RecordedNvml:
     """A fresh NVML of a recorded machine, to be given for the module pynvml."""
     document = json.loads((MACHINES / name / "nvml.json").read_text(encoding="utf-8"))
     return RecordedNvml(document["system"], document["devices"], document.get("init"))
-
-
-def recorded_config(name: str) -> AcuConfig:
-    """What a person would configure on a recorded machine: a 7B model in AWQ where there is a card, folders on the fast disk."""
-    home = Path("/home/acu" if name == "none" else "/var/lib/acu")
-    chat = "smollm2-135m-instruct" if name == "none" else "qwen2.5-7b-instruct-awq"
-    return AcuConfig(
-        gpu=GpuConfig(model_cache_dir=str(home / "models")),
-        numa=NumaConfig(memory_mb=None if name == "none" else 16_384),
-        models={"large": ModelConfig(model=chat), "embed": ModelConfig(model="all-minilm-l6-v2")},
-        data_plane=DataPlaneConfig(path=str(home / "data"), hot_layer_mem_mb=2048 if name == "none" else 12_288),
-    )
-
-
-def recorded_examination(name: str) -> Examination:
-    """A recorded machine as `acu doctor` sees it, in full: what a tree of files cannot hold is as it was there too."""
-    found = examine(recorded_config(name), machine_root(name), recorded_nvml(name), lambda: RECORDED_AT)
-    gpu = bool(found.machine.gpus)
-    folder = found.places[0].path
-    return replace(
-        found,
-        versions=Versions(
-            acu="0.1.0",
-            python="3.12.3",
-            vllm="0.32.0",
-            torch="2.13.0+cu128" if gpu else "2.13.0+cpu",
-            cuda="12.8" if gpu else None,
-            glibc="2.39",
-        ),
-        needs=replace(found.needs, weights_mb=5306 if gpu else 343),
-        places=tuple(
-            replace(place, exists=True, writable=True, free_mb=size * 9 // 10, size_mb=size, free_files=25_000_000)
-            for place in found.places
-            for size in (next(disk.size_mb for disk in found.disks if disk.name == place.disk),)
-        ),
-        reads=(ReadTest(f"{folder}/model.safetensors", 256.0, 0.098 if gpu else 0.482, True, 5306 if gpu else 343),),
-        limits=Limits(
-            nofile=(1_048_576, 1_048_576) if gpu else (1024, 1_048_576),
-            memlock=(None, None) if gpu else (8 << 20, 8 << 20),
-            nproc=(514_560, 514_560),
-        ),
-        clock=Clock(True, 0.412),
-        addresses=(Address("unix:/run/acu/acu.sock"), Address("127.0.0.1:8228")),
-    )
 
 
 class RecordedNvml:
