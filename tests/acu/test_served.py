@@ -237,8 +237,8 @@ def test_a_hot_layer_beyond_its_node_is_warned_of_and_one_beyond_all_of_it_refus
         return hot_warning(plan_models(config, report(A10G)), config, report(A10G))
 
     assert told(12_288) is None
-    assert "lower it to 12800" in str(told(13_000))
+    assert "lower it to 12544" in str(told(13_000))
     with pytest.raises(
-        StartRefused, match=r"hot_layer_mem_mb: 20000 is more than all of numa\.memory_mb, 16384.* 12800"
+        StartRefused, match=r"hot_layer_mem_mb: 20000 is more than all of numa\.memory_mb, 16384.* 12544"
     ):
         told(20_000)

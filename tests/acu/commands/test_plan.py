@@ -49,7 +49,7 @@ def test_qwen_7b_in_awq_fits_an_a10g_and_is_shown_with_its_tokens(tmp_path: Path
         "weights  5313 of 12288 MiB that gpu.weights_mb allows\n"
         "scratch  8049 MiB remain, of which one step of every engine needs 659\n"
         "engines  1 on the GPU\n"
-        "node     16000 MiB, less 3584 of engines and daemon: 12416 for the hot layer, which may take 8000\n"
+        "node     16000 MiB, less 3840 of engines and daemon: 12160 for the hot layer, which may take 8000\n"
         "\n"
         "It fits."
     )
@@ -74,7 +74,7 @@ def test_models_on_the_cpu_are_on_the_node_and_not_on_the_card(tmp_path: Path) -
     )
     assert [demand.key for demand in found.plan.demands] == ["large"]
     assert found.node is not None
-    assert found.node.engines_mb == 3_072 + 400 + 512  # float16 becomes float32 there
+    assert found.node.engines_mb == 3_072 + 400 + 768  # float16 becomes float32 there
 
 
 def test_two_engines_share_the_pool_and_are_two_on_the_gpu(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_the_node_must_have_room_for_what_is_hot(tmp_path: Path) -> None:
     model = ModelConfig(model=str(qwen_7b_awq(tmp_path / "q")))
     (note,) = drawn(with_a10g(), hot=14_000, large=model).notes
     assert (
-        "are more than the 16000 MiB of the NUMA node: what is too much lies on another node; lower it to 12416" in note
+        "are more than the 16000 MiB of the NUMA node: what is too much lies on another node; lower it to 12160" in note
     )
     (problem,) = drawn(with_a10g(), hot=14_000, numa=NumaConfig(memory_mb=12_000), large=model).problems
     assert problem.startswith("data_plane.hot_layer_mem_mb: 14000 is more than all of numa.memory_mb, 12000")
