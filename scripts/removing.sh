@@ -53,7 +53,7 @@ remove_noted() {
 remove_program() {
   [[ ! $others ]] || return 0
   step "taking away the program and the units"
-  [[ ! -f $root$prefix/pyproject.toml ]] || run rm -rf "${root:?}$prefix"
+  [[ ! -f $root$prefix/pyproject.toml ]] || run rm -rf "$root${prefix:?}"
 }
 
 # What people have put there: configuration, keys, data; with the last ACU the models and the account.

@@ -1,0 +1,187 @@
+"""scripts/install on a box where systemd runs: a mount namespace with folders of its own, and a stand-in for `systemctl`.
+
+Accounts, folders of tmpfiles, links of enabled units, the change of user and everything else are real; only whoever would start
+services is played. `scripts/setup` and `acu` of the checkout are stubs: their own tests are elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.systemd.trees import small_checkout
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace needs root"),
+    pytest.mark.skipif(shutil.which("systemd-tmpfiles") is None, reason="systemd is not installed"),
+]
+
+SYSTEMCTL = """#!/bin/bash
+box={box}
+[[ $1 != --quiet ]] || shift
+case $1 in
+  list-units) cat $box/running; exit ;;
+  enable | disable) echo "$*" >>$box/calls; SYSTEMD_OFFLINE=1 exec {systemctl} --quiet "$@" ;;
+  start)
+    echo "$*" >>$box/calls
+    if [[ -e $box/refuse ]]; then rm $box/refuse; echo "Job for acu@0.service failed." >&2; exit 1; fi
+    printf '%s\\n' "${{@:2}}" >$box/running ;;
+  stop) echo "$*" >>$box/calls; : >$box/running ;;
+  *) echo "$*" >>$box/calls ;;
+esac
+"""
+SETUP = """#!/bin/bash
+set -e
+cd "$(dirname "$0")/.."
+mkdir -p .venv/bin
+echo "engine ${1#--}" >.venv/.acu-setup
+cp scripts/acu-stub .venv/bin/acu
+ln -sf "$(command -v python3)" .venv/bin/python
+"""
+ACU = """#!/bin/bash
+case "$*" in
+  "config get numa.node "*) echo 0 ;;
+  "config get numa.cpus "*) echo 1 ;;
+  "config get numa.memory_mb "*) echo 16384 ;;
+  *" config show --json")
+    echo '{"config": {"models": {"a": {"model": "big", "engine": null}, "b": {"model": "/a/b", "engine": null}}}}' ;;
+  *" models pull "*)
+    echo "$(id -un) ${*: -1} $CACHE_DIRECTORY" >>"$HOME/pulled"
+    [[ ! -e /run/no-network ]] || { echo "acu: no network" >&2; exit 1; } ;;
+esac
+"""
+BOX = """
+set -e
+box=$1 checkout=$2
+mount --make-rprivate /
+cp -a /etc $box/etc
+mount --bind $box/etc /etc
+for folder in /opt /usr/local/lib /var/lib /var/cache /run; do mount -t tmpfs -o mode=755 tmpfs $folder; done
+mkdir -p /run/systemd/system
+PATH=$box/tools:$PATH
+all() {
+  find /etc /opt /usr/local/lib /var/lib /var/cache /run -regextype egrep \
+    -not -regex '/etc/(passwd|group|shadow|gshadow|subuid|subgid|[.]pwd[.]lock)-?' -printf '%p %m %l\\n' | sort
+}
+go() { code=0; $checkout/scripts/install --python /usr/bin/python3 "$@" >$box/out 2>$box/err </dev/null || code=$?; }
+eval "$3"
+"""
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Path:
+    """Folder with the tools, and with what came of them; beside it the checkout."""
+    checkout = small_checkout(tmp_path)
+    (checkout / "scripts" / "setup").write_text(SETUP)
+    (checkout / "scripts" / "acu-stub").write_text(ACU)
+    (checkout / "scripts" / "acu-stub").chmod(0o755)
+    folder = tmp_path / "box"
+    (folder / "tools").mkdir(parents=True)
+    folder.chmod(0o755)
+    for name in ("running", "calls"):
+        (folder / name).touch()
+    systemctl = SYSTEMCTL.format(box=folder, systemctl=shutil.which("systemctl"))
+    for name, text in (("systemctl", systemctl), ("journalctl", "#!/bin/sh\necho 'the end of the journal'\n")):
+        (folder / "tools" / name).write_text(text)
+        (folder / "tools" / name).chmod(0o755)
+    return folder
+
+
+def story(box: Path, steps: str) -> list[str]:
+    """Run the steps, in bash with `set -e`, on a box of their own; returns the calls of systemctl."""
+    command = ["unshare", "--mount", "bash", "-c", BOX, "bash", str(box), str(box.parent / "checkout"), steps]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}{(box / 'out').read_text()}{(box / 'err').read_text()}"
+    return (box / "calls").read_text().splitlines()
+
+
+def test_a_box_gets_an_acu_that_runs_and_is_as_before_when_it_is_purged(box: Path) -> None:
+    calls = story(
+        box,
+        """
+        all >$box/before
+        cp /etc/passwd /etc/group $box
+        go --gpu
+        ((code == 0))
+        grep -q '^acu:x:' /etc/passwd
+        cat /var/lib/acu/0/pulled >$box/pulled
+        cat /etc/systemd/system/acu@0.service.d/binding.conf >$box/binding
+        ls -ld /etc/acu/0.keys /var/lib/acu/0 /var/cache/acu >$box/listed
+        cp $box/out $box/first
+        go --gpu
+        ((code == 0))
+        go --uninstall --purge
+        ((code == 0))
+        all | diff $box/before -
+        cmp /etc/passwd $box/passwd
+        cmp /etc/group $box/group
+        """,
+    )
+    assert "API key (shown this once, and kept nowhere): sk-acu-" in (box / "first").read_text()
+    assert (box / "pulled").read_text() == "acu big /var/cache/acu\n"
+    first = Path("/sys/devices/system/node/node0/cpulist").read_text().replace(",", "-").split("-")[0]
+    binding = (box / "binding").read_text().splitlines()
+    assert binding[1:] == [
+        "[Service]",
+        "NUMAPolicy=preferred",
+        "NUMAMask=0",
+        f"AllowedCPUs={first}",
+        "MemoryMax=16384M",
+    ]
+    rights = [line.split()[:4] for line in (box / "listed").read_text().splitlines()]
+    assert [(right, owner) for right, _, owner, _ in rights] == [
+        ("-rw-------", "root"),
+        ("drwxr-x---", "acu"),
+        ("drwx------", "acu"),
+    ]
+    both = "acu@0.socket acu@0.service"
+    begin = ["daemon-reload", f"enable acu.target {both}", f"start {both}"]
+    again = ["stop acu@0.socket acu@0.service", *begin[:2], f"start {both} {both}"]
+    end = [f"stop {both}", f"disable {both}", "disable acu.target", "daemon-reload"]
+    assert calls == [*begin, *again, *end]
+
+
+def test_an_upgrade_that_does_not_start_gives_the_former_back_and_starts_it(box: Path) -> None:
+    calls = story(
+        box,
+        """
+        go --cpu
+        ((code == 0))
+        all >$box/before
+        echo 'version = 2' >$checkout/acu/__init__.py
+        sed -i 's/CPUWeight=200/CPUWeight=100/' $checkout/systemd/acu.slice
+        : >$box/calls
+        touch $box/refuse
+        go --cpu
+        ((code == 1))
+        all | diff $box/before -
+        cat /opt/acu/acu/__init__.py /usr/local/lib/systemd/system/acu.slice >$box/former
+        """,
+    )
+    former = (box / "former").read_text()
+    assert "version = 1" in former
+    assert "CPUWeight=200" in former
+    errors = (box / "err").read_text()
+    assert "the end of the journal" in errors
+    assert "the daemon does not start; what it says stands above." in errors
+    assert calls[0] == "stop acu@0.socket acu@0.service"
+    assert calls[-2:] == ["daemon-reload", "start acu@0.socket acu@0.service"]
+
+
+def test_where_models_cannot_be_had_all_else_is_there_and_nothing_is_started(box: Path) -> None:
+    calls = story(
+        box,
+        """
+        touch /run/no-network
+        go
+        ((code == 1))
+        [[ -x /opt/acu/.venv/bin/acu && -f /etc/acu/0.keys ]]
+        """,
+    )
+    assert "API key" in (box / "out").read_text()
+    assert "the models are not there, and so nothing is started" in (box / "err").read_text()
+    assert not [call for call in calls if call.startswith("start")]
