@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from acu.errors import AcuError
 from acu.hardware.sight import Sight
 
 T = TypeVar("T")
@@ -33,7 +32,7 @@ class Look(Generic[T]):
     def _run(self) -> None:
         try:
             self._seen = self._see()
-        except (AcuError, OSError, ValueError, LookupError, ArithmeticError, TypeError, AttributeError) as error:
+        except Exception as error:  # noqa: BLE001  whatever it met: the other parts are to be told
             self._sight.note(self._what, error)
 
     def value(self) -> T:
