@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from acu import models
-from acu.config import AcuConfig, DaemonConfig, LoadedConfig, NetworkConfig
+from acu.config import AcuConfig, DaemonConfig, LoadedConfig, NetworkConfig, NumaConfig
 from acu.errors import ModelInUse, StartRefused
 from acu.ground import (
     check,
@@ -106,6 +106,18 @@ def test_recommended_sampling_that_cannot_be_used_is_a_warning_of_the_check(tmp_
     assert warning.startswith(f"{folder}/generation_config.json: top_p 7 is ignored: ")
     embed = ModelConfig(model=str(folder), role="embed", engine="encoder")
     assert warnings(AcuConfig(models={"large": embed})) == [], "a model for embeddings samples nothing"
+
+
+def test_a_hot_layer_that_the_node_has_no_room_for_is_a_warning_and_one_beyond_all_of_it_is_refused(
+    tmp_path: Path,
+) -> None:
+    models = {"large": ModelConfig(model=str(model_folder(tmp_path / "model")))}
+    hot, numa = DataPlaneConfig(hot_layer_mem_mb=3_000), NumaConfig(memory_mb=4_000)
+    (warning,) = warnings(AcuConfig(models=models, data_plane=hot, numa=numa))
+    assert warning.startswith("data_plane.hot_layer_mem_mb: 3000 MiB and the engines' ")
+    assert warnings(AcuConfig(models=models, data_plane=hot)) == []
+    less = AcuConfig(models=models, data_plane=hot, numa=NumaConfig(memory_mb=2_999))
+    assert refused(less) == ["data_plane.hot_layer_mem_mb"]
 
 
 def test_models_are_kept_while_the_daemon_lives_and_one_that_went_is_refused(tmp_path: Path) -> None:

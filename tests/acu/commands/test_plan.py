@@ -15,11 +15,13 @@ from acu.commands.plan import Box, Drawn, as_json, as_text, draw
 from acu.config import AcuConfig, GpuConfig, NumaConfig
 from acu.errors import StartRefused
 from acu.hardware import Gpu, Report
+from acu.hardware.cards import read_cards
 from acu.hardware.examination import Examination, Node, Versions
 from acu.hardware.numa import read_nodes
+from acu.hardware.vram import step_mb
 from agentflow.config import ModelConfig
 from dataplane.config import DataPlaneConfig
-from tests.acu.hardware.recorded import machine_root
+from tests.acu.hardware.recorded import machine_root, recorded_nvml
 from tests.acu.models.headerfiles import model_folder, qwen_7b, qwen_7b_awq
 from tests.acu.running import acu
 
@@ -158,3 +160,19 @@ def test_the_command_plans_for_a_named_card_or_a_report_and_its_exit_code_is_tha
     wrong = acu("doctor", "--card", "a11", environ=clean_environ)
     assert wrong.returncode == 2
     assert "--card: 'a11' is neither a number of MiB nor one of t4, l4, a10, a10g" in wrong.stderr
+
+
+def test_an_embedding_model_on_the_card_has_no_logits_and_a_step_of_its_longest_input(tmp_path: Path) -> None:
+    model = ModelConfig(model=str(qwen_7b_awq(tmp_path / "q")), role="embed", engine="vllm", max_model_len=4_096)
+    (demand,) = drawn(with_a10g(), embed=model).plan.demands
+    assert demand.step_mb == step_mb(tokens=4_096, rows=128, widths=(3_584, 18_944, 0))
+    assert not demand.speaks
+
+
+@pytest.mark.parametrize(("name", "cards"), [("a10g", 1), ("two-gpus", 2)])
+def test_a_recorded_card_is_divided_by_what_its_nvml_says(tmp_path: Path, name: str, cards: int) -> None:
+    gpus, _ = read_cards(recorded_nvml(name), machine_root(name))
+    assert len(gpus) == cards
+    found = drawn(Box(replace(HOST, gpus=gpus), here=False), large=ModelConfig(model=str(qwen_7b_awq(tmp_path / "q"))))
+    assert found.plan.card.usable_mb == gpus[0].memory_free_mb
+    assert found.problems == ()

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from agentflow.config import ModelConfig
 from agentflow.engine.vllm.facts import MachineFacts, ModelFacts
-from agentflow.engine.vllm.tuning import EngineChoices, choose, choose_pooling
+from agentflow.engine.vllm.tuning import EngineChoices, choose, choose_pooling, step_of, tokens_held
 from agentflow.errors import EngineStartFailed
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -235,3 +235,32 @@ def test_a_cpu_engine_is_told_its_node_and_a_gpus_inherits_the_daemons() -> None
         choices = choose(SMALL, ModelConfig(model="small"), elsewhere)
         assert "CPU_VISIBLE_MEMORY_NODES" not in choices.environment
         assert not choices.args.keys() & {"numa_bind", "numa_bind_nodes"}
+
+
+def test_weights_count_as_they_were_planned_and_not_as_the_files_have_them() -> None:
+    free = 8 * GIB - 500 * MIB - 2 * GIB
+    planned = replace(LAPTOP, memory_available=8 * GIB, weights=500 * MIB)
+    assert chosen(planned)["kv_cache_memory_bytes"] == free // 4
+    with pytest.raises(EngineStartFailed, match="weights take 15360 MiB as float32"):
+        chosen(replace(LAPTOP, weights=15 * GIB))
+    with pytest.raises(EngineStartFailed, match=r"take 12289 MiB, but gpu\.weights_mb allows 12288"):
+        chosen(replace(A10G, weights=12_289 * MIB))
+
+
+def test_an_engine_on_a_gpu_is_told_what_the_plan_gave_it_rounded_down() -> None:
+    machine = replace(A10G, weights=5_313 * MIB, gpu_scratch=1_683 * MIB)
+    share = (5_313 + 8_192 + 1_683) / 23_028
+    assert chosen(machine)["gpu_memory_utilization"] == int(share * 1000) / 1000 <= share
+
+
+def test_a_pool_of_eight_bits_holds_twice_the_tokens() -> None:
+    large = ModelFacts("/models/large", "large", 5_600 * MIB, "float16", 131_072, 28_672, frozenset({2}))
+    plain = chosen(A10G, large, kv_cache_mb=1_024)["max_model_len"]
+    eight = chosen(A10G, large, kv_cache_mb=1_024, engine_args={"kv_cache_dtype": "fp8"})["max_model_len"]
+    assert (plain, eight) == (tokens_held(GIB, 57_344), tokens_held(GIB, 28_672)) == (18_688, 37_408)
+
+
+def test_a_step_is_that_of_the_device_unless_it_was_configured() -> None:
+    assert step_of(ModelConfig(model="m"), gpu=True) == (128, 2048)
+    assert step_of(ModelConfig(model="m"), gpu=False) == (64, 512)
+    assert step_of(ModelConfig(model="m", max_running=700, max_batched_tokens=600), gpu=True) == (700, 700)
