@@ -193,3 +193,41 @@ def test_what_was_chosen_breaks_between_pairs_alone(width: int, count: int) -> N
     ]  # fmt: skip
     assert all(any(pair in line for line in lines) for pair in pairs)
     assert "default temperature: 0.2, default top p: 0.9" in lines
+
+
+def card_of(**changed: Any) -> dict[str, Any]:
+    """What the daemon tells of a watched card."""
+    card = {"used_mb": 20_480, "baseline_mb": 18_432, "capacity_mb": 22_528, "share": 0.5, "step": "calm"}
+    card |= {"taken": {"limit_prompts": 0, "drop_caches": 0, "restart_engines": 0}, "mb_per_hour": 0.0}
+    return card | {"full_in_s": None, "unreadable": 0, "problem": "", **changed}
+
+
+def test_a_watched_card_is_shown_with_where_it_leads_and_what_is_done_about_it() -> None:
+    report = report_of()
+    assert not any("GPU memory" in line for line in shown(report, 160))
+    report["daemon"]["gpu_memory"] = card_of()
+    (line,) = [line.strip() for line in shown(report, 160) if "GPU memory" in line]
+    assert line == "GPU memory  20.0 of 22.0 GiB, 50% of the room above the 18.0 GiB after warm-up"
+    taken = {"limit_prompts": 2, "drop_caches": 1, "restart_engines": 0}
+    problem = "prompts of more than 2048 tokens are refused"
+    report["daemon"]["gpu_memory"] = card_of(mb_per_hour=341.2, full_in_s=21_600, taken=taken, problem=problem)
+    text = " ".join(" ".join(shown(report, 200)).split())
+    assert (
+        "after warm-up; 341 MiB more an hour: full in 6 h 0 min; taken so far: limit prompts 2, drop caches 1 prompts of"
+        in text
+    )
+    assert problem in text
+    report["daemon"]["gpu_memory"] = card_of(baseline_mb=None)
+    assert any(line.split() == ["GPU", "memory", "22.0", "GiB"] for line in shown(report, 80))
+
+
+def test_what_idle_runs_hold_is_shown_where_they_hold_something() -> None:
+    report = report_of()
+    (model,) = report["service"]["models"]
+    model["held"] = {"runs": 0, "tokens": 0, "share": 0.1, "above": False, "passed": 0, "released": 0}
+    assert not any("idle runs" in line for line in shown(report, 160))
+    model["held"] |= {"runs": 12, "tokens": 5000, "share": 0.97, "released": 4}
+    (line,) = [line.strip() for line in shown(report, 160) if "idle runs" in line]
+    assert line == (
+        "idle runs  qwen2.5-7b-instruct-awq: 12 hold 5000 tokens; with what runs that is 97% of the KV pool; 4 had to let go"
+    )

@@ -17,6 +17,14 @@ from tests.acu.config.files import problems, write
         ("network: {bind_addr: 'localhost'}", "network.bind_addr: 'localhost': expected ADDRESS:PORT"),
         ("network: {bind_addr: '127.0.0.1:99999'}", "network.bind_addr: '127.0.0.1:99999': expected ADDRESS:PORT"),
         ("network: {bind_addr: 'box:80'}", "network.bind_addr: 'box:80': 'box' is not an IP address"),
+        (
+            "gpu: {limit_prompts_at: 0.9}",
+            "gpu.drop_caches_at: is 0.85, and limit_prompts_at is 0.9; it must not be less",
+        ),
+        (
+            "gpu: {restart_engines_at: 0.5}",
+            "gpu.restart_engines_at: is 0.5, and drop_caches_at is 0.85; it must not be",
+        ),
         ("network: {bind_addr: null, unix_socket: null}", "network: bind_addr and unix_socket are both null"),
         ("network: {unix_socket: ''}", "network.unix_socket: is empty; give a path, or null for none"),
         ("network: {tls_cert_file: a.pem}", "network.tls_key_file: TLS needs both"),
