@@ -98,10 +98,13 @@ def _library(nvml: Any) -> Any:
 
 
 def asked(library: Any, name: str, *arguments: Any) -> Any:
-    """What a function of NVML answers; None where this card, driver or library does not know it."""
+    """What a function of NVML answers; None where this card, driver or library does not know it.
+
+    pynvml has an error of another family for an older driver that lacks the newest version of a function.
+    """
     try:
         return getattr(library, name)(*arguments)
-    except (library.NVMLError, AttributeError):
+    except (library.NVMLError, library.NVMLLibraryMismatchError, AttributeError):
         return None
 
 
@@ -176,7 +179,8 @@ def _processes(library: Any, handle: Any) -> tuple[tuple[int, int], ...]:
     """(pid, MiB) of whoever has a context on the card, by pid; 0 MiB where the driver does not tell how much."""
     held: dict[int, int] = {}
     for kind in ("Compute", "Graphics", "MPSCompute"):
-        for process in asked(library, f"nvmlDeviceGet{kind}RunningProcesses", handle) or ():
+        function = f"nvmlDeviceGet{kind}RunningProcesses"
+        for process in asked(library, function, handle) or asked(library, f"{function}_v2", handle) or ():
             used = (process.usedGpuMemory or 0) >> 20
             held[process.pid] = max(used, held.get(process.pid, 0))
     return tuple(sorted(held.items()))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ from acu.hardware import Gpu, gpu_present
 from acu.hardware.cards import CardMemory, link_of, mps_runs, read_cards, sysfs_address
 from acu.hardware.examination import Driver
 from tests.acu.hardware.recorded import machine_root, recorded_nvml
+from tests.acu.running import ROOT
 
 NODES = ("nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidiactl")
 A10G = Gpu(
@@ -186,3 +191,51 @@ def test_there_is_no_card_of_that_number() -> None:
     assert CardMemory.open(1, nvml) is None
     assert nvml.opened == 0
     assert CardMemory.open(0, recorded_nvml("none")) is None
+
+
+REAL = """
+import sys
+from pathlib import Path
+import pynvml
+from acu.hardware.cards import CardMemory, read_cards
+print(repr(read_cards(None, Path(sys.argv[1]))))
+memory = CardMemory.open(0, pynvml)
+print(memory.used_mb(), CardMemory.open(1, pynvml))
+memory.close()
+"""
+
+
+def test_the_real_pynvml_reads_a_library_with_nvmls_own_structs(tmp_path: Path) -> None:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    library = tmp_path / "libnvidia-ml.so.1"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, Path(__file__).with_name("nvml.c")], check=True)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidia0").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", REAL, tmp_path],
+        cwd=ROOT,
+        env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    gpu = Gpu(
+        index=0,
+        name="NVIDIA A10G",
+        memory_mb=23_028,
+        memory_free_mb=22_000,
+        uuid="GPU-4f2c7d10",
+        bdf="0000:ca:00.0",
+        numa_node=1,
+        pcie=(1, 8),
+        pcie_most=(4, 16),
+        compute_mode="Exclusive_Process",
+        processes=((77, 5120), (78, 0)),
+        capability=(8, 6),
+        performance=8,
+        persistent=True,
+    )
+    driver = Driver(version="470.256.02", cuda="11.4", devices=("nvidia0",))
+    assert done.stdout.splitlines() == [repr(((gpu,), driver)), "578 None"]
