@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 STYLES: Final[dict[Level, str]] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 WELL: Final = "green"
+INDENT: Final = " " * 9  # a level, and two blanks
 MOST_COLUMNS: Final = 140  # lines longer than that are hard to read
 
 PAGE_HEAD = """\
@@ -28,8 +29,17 @@ seen, why it matters, and which command, field or BIOS entry changes it. Its ids
     acu doctor                                 this box, against its configuration
     acu doctor -v                              also what is well, and what could not be looked at
     acu doctor -c /etc/acu/0.yaml --json       for a script
+    acu doctor --ignore machine.clock          without a check whose finding is known
     ssh box acu doctor --save - >box.json      a report of another box ...
     acu doctor --report box.json               ... judged here
+
+Each finding has what was seen, why it matters, what to do, commands for a root shell (`$`; some change something, some only show
+more), and, where the firmware bears on it, the entry in the menus of the box's own vendor ([all vendors](../bios-checklist.md)).
+With `--json` they are `findings` of `check`, `level`, `seen`, `why`, `do`, `run` and `bios`; beside them are `well` (`check`,
+`text`), `skipped` (checks for which this box has nothing to look at), `unread`, `counts` and `severity`, the exit code.
+
+A report is the JSON form of all that was looked at, with no judgement, and with what the configuration of its box asks for. It
+holds no keys and nothing of what users stored; it names folders, processes that hold ports, and the box's vendor and model.
 
 This page is the output of `acu doctor --reference checks`.
 """
@@ -61,8 +71,8 @@ def show(console: Console, examination: Examination, judgement: Judgement, *, ve
 
     console.print(_dim(box_of(examination)))
     console.print()
-    if judgement.findings:
-        console.print(_findings(judgement.findings))
+    for finding in judgement.findings:
+        show_finding(console, finding)
     if verbose:
         console.print(_well(judgement))
         console.print()
@@ -71,6 +81,27 @@ def show(console: Console, examination: Examination, judgement: Judgement, *, ve
         if judgement.skipped:
             console.print(_dim(f"nothing to look at here: {', '.join(judgement.skipped)}"))
     console.print(Text.from_markup(summary(examination, judgement, verbose=verbose)))
+
+
+def show_finding(console: Console, finding: Finding) -> None:
+    """Its level and id, and below what was seen, why, and what to do. A command is one line, however wide, to be copied."""
+    from rich.text import Text
+
+    grid = _grid()
+    grid.add_row(Text(finding.level, style=STYLES[finding.level]), Text(printable(finding.check), style="bold"))
+    grid.add_row("", Text(capital(printable(finding.seen)) + "."))
+    grid.add_row(Text("   why", style="dim"), Text(printable(finding.why), style="dim"))
+    grid.add_row(Text("    do", style=WELL), Text(printable(finding.do)))
+    console.print(grid)
+    for command in finding.run:
+        line = Text.assemble(INDENT, ("$ ", WELL), (printable(command), "bold"))
+        console.print(line, soft_wrap=True)
+    if finding.bios:
+        grid = _grid()
+        for entry in finding.bios:
+            grid.add_row(Text("  BIOS", style=WELL), Text(printable(entry)))
+        console.print(grid)
+    console.print()
 
 
 def _dim(text: str) -> RenderableType:
@@ -101,25 +132,8 @@ def _grid() -> Table:
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, min_width=len(INDENT) - 2)
     grid.add_column(overflow="fold")
-    return grid
-
-
-def _findings(findings: tuple[Finding, ...]) -> RenderableType:
-    """A block a finding: its level beside the id, and below what was seen, why, and what to do."""
-    from rich.text import Text
-
-    grid = _grid()
-    for finding in findings:
-        style = STYLES[finding.level]
-        grid.add_row(Text(finding.level, style=style), Text(printable(finding.check), style="bold"))
-        grid.add_row("", Text(capital(printable(finding.seen)) + "."))
-        grid.add_row(Text("   why", style="dim"), Text(printable(finding.why), style="dim"))
-        grid.add_row(Text("    do", style=WELL), Text(printable(finding.do)))
-        for entry in finding.bios:
-            grid.add_row(Text("  BIOS", style=WELL), Text(printable(entry)))
-        grid.add_row("", "")
     return grid
 
 
@@ -157,8 +171,14 @@ def reference(checks: tuple[Check, ...]) -> str:
     with_bios = {check for setting in SETTINGS for check in setting.checks}
     lines = [PAGE_HEAD.rstrip("\n")]
     for topic, group in groupby(checks, key=lambda check: check.topic):
-        lines += ["", f"## {TOPICS[topic]}", "", "| check | looks at | why it matters |", "|---|---|---|"]
+        lines += [
+            "",
+            f"## {TOPICS[topic]}",
+            "",
+            "| check | at worst | looks at | why it matters |",
+            "|---|---|---|---|",
+        ]
         for check in group:
             link = " [BIOS](../bios-checklist.md)" if check.id in with_bios else ""
-            lines.append(f"| `{check.id}` | {check.looks_at} | {check.why}{link} |")
+            lines.append(f"| `{check.id}` | {check.worst} | {check.looks_at} | {check.why}{link} |")
     return "\n".join(lines) + "\n"

@@ -25,12 +25,18 @@ def size(mb: float) -> str:
     return f"{mb / 1024:.0f} GiB" if mb >= 10 * 1024 else f"{mb:.0f} MiB"
 
 
+def setting(name: str, value: int) -> tuple[str, str]:
+    """The commands that change a setting of the kernel now, and at every boot."""
+    return (f"sysctl -w {name}={value}", f"echo {name}={value} >> /etc/sysctl.d/90-acu.conf")
+
+
 class Sign(Struct, frozen=True):
-    """One thing that a verdict found: what was seen, and the command, field or setting that changes it."""
+    """One thing that a verdict found: what was seen, and what to do; `run` are commands for root's shell."""
 
     level: Level
     seen: str
     do: str
+    run: tuple[str, ...] = ()
 
 
 Verdict = Callable[[Examination], Iterator[Sign]]
@@ -42,9 +48,13 @@ def always(_: Examination) -> bool:
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """One check. `well` is what is true where nothing is found, `why` what comes of it where something is."""
+    """One check. `well` is what is true where nothing is found, `why` what comes of it where something is.
+
+    `worst` is the worst level of what it finds.
+    """
 
     id: str
+    worst: Level
     verdict: Verdict
     well: str | Callable[[Examination], str]
     why: str
@@ -62,13 +72,14 @@ class Check(Struct, frozen=True, kw_only=True):
 
 
 class Finding(Struct, frozen=True):
-    """One thing that is not well. `bios` are the settings of the box's own firmware that bear on it, a line each."""
+    """One thing that is not well. `run` are commands, `bios` the settings of the box's own firmware that bear on it."""
 
     check: str
     level: Level
     seen: str
     why: str
     do: str
+    run: tuple[str, ...] = ()
     bios: tuple[str, ...] = ()
 
 
@@ -107,7 +118,7 @@ def judge(
             continue
         signs = tuple(check.verdict(examination))
         entries = bios(check.id, examination) if signs else ()
-        findings += [Finding(check.id, sign.level, sign.seen, check.why, sign.do, entries) for sign in signs]
+        findings += [Finding(check.id, sign.level, sign.seen, check.why, sign.do, sign.run, entries) for sign in signs]
         if not signs:
             well.append(Well(check.id, check.well_on(examination)))
     findings.sort(key=lambda finding: -SEVERITY[finding.level])

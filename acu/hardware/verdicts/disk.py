@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from acu.hardware.examination import Disk, Examination, Place
 from acu.hardware.findings import Check, Sign, size
@@ -45,7 +46,8 @@ def kind(examination: Examination) -> Iterator[Sign]:
             yield Sign(
                 "warning",
                 f"the disk {disk.name} ({disk.model or 'no model told'}) rotates, and holds {', '.join(map(_of, places))}",
-                f"Set {fields} to a folder on an NVMe disk: lsblk -d -o NAME,ROTA,SIZE,MODEL",
+                f"Set {fields} to a folder on an NVMe disk.",
+                ("lsblk -d -o NAME,ROTA,SIZE,MODEL",),
             )
 
 
@@ -60,7 +62,8 @@ def scheduler(examination: Examination) -> Iterator[Sign]:
             yield Sign(
                 "note",
                 f"the disk {disk.name} is NVMe, and its I/O scheduler is {disk.scheduler}",
-                f"echo none > /sys/block/{disk.name}/queue/scheduler (scripts/disk.sh up does it, and puts it back)",
+                "Take it away; `scripts/disk.sh up N` does, and puts it back.",
+                (f"echo none > /sys/block/{quote(disk.name)}/queue/scheduler",),
             )
 
 
@@ -77,7 +80,8 @@ def read_ahead(examination: Examination) -> Iterator[Sign]:
             yield Sign(
                 "note",
                 f"the disk {disk.name}, with the model cache, reads {disk.read_ahead_kb} KiB ahead",
-                f"echo 2048 > /sys/block/{disk.name}/queue/read_ahead_kb (scripts/disk.sh up does it, and puts it back)",
+                "Raise it; `scripts/disk.sh up N` does, and puts it back.",
+                (f"echo 2048 > /sys/block/{quote(disk.name)}/queue/read_ahead_kb",),
             )
 
 
@@ -96,8 +100,9 @@ def load_time(examination: Examination) -> Iterator[Sign]:
             yield Sign(
                 "warning",
                 f"{size(test.weights_mb)} of weights would take {expected:.0f} s from the disk, at {speed:.0f} MiB/s{whose}",
-                "iostat -x 1 and iotop -o show who reads; bound them (IOReadBandwidthMax= of their unit), or put "
-                "gpu.model_cache_dir on a faster disk; a second start reads from memory",
+                "See who else reads and bound them (IOReadBandwidthMax=), or set gpu.model_cache_dir to a folder on "
+                "a faster disk. A second start reads from memory.",
+                ("iostat -x 1 3", "iotop -o"),
             )
 
 
@@ -124,7 +129,8 @@ def space(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "error" if written and first.free_mb < SCARCE_MB else "warning",
             f"{size(first.free_mb)} of {size(first.size_mb)} are free for {', '.join(map(_of, places))}",
-            f"du -xh -d1 {first.path} | sort -h shows what is big; acu models rm, acu data archive and data_plane.cold make room",
+            "See what is big; `acu models rm`, `acu data archive` and data_plane.cold make room.",
+            (f"du -xh -d1 {quote(first.path)} | sort -h",),
         )
 
 
@@ -144,7 +150,8 @@ def inodes(examination: Examination) -> Iterator[Sign]:
             yield Sign(
                 "error" if free < HARDLY_ANY_FILES else "warning",
                 f"{free} more files fit where {_of(place)} is",
-                f"df -i {place.path}; many small files there are to be removed, or another file system chosen",
+                "Remove many small files there, or choose another file system.",
+                (f"df -i {quote(place.path)}",),
             )
 
 
@@ -155,7 +162,7 @@ def network(examination: Examination) -> Iterator[Sign]:
             yield Sign(
                 "error" if place.purpose == "data" else "warning",
                 f"{_of(place)} lies on {place.filesystem}, over the network",
-                f"Set {FIELDS.get(place.purpose, place.purpose)} to a folder on a disk of this box",
+                f"Set {FIELDS.get(place.purpose, place.purpose)} to a folder on a disk of this box.",
             )
 
 
@@ -168,13 +175,14 @@ def volatile(examination: Examination) -> Iterator[Sign]:
             yield Sign(
                 "warning",
                 f"{_of(place)} lies in memory ({place.filesystem})",
-                f"Set {FIELDS.get(place.purpose, place.purpose)} to a folder on a disk: findmnt -T {place.path}",
+                f"Set {FIELDS.get(place.purpose, place.purpose)} to a folder on a disk.",
+                (f"findmnt -T {quote(place.path)}",),
             )
         elif place.filesystem in CONTAINER and place.purpose == "data":
             yield Sign(
                 "note",
                 f"{_of(place)} lies in a container's own layer ({place.filesystem})",
-                f"Mount a volume there, and set {FIELDS[place.purpose]} to it",
+                f"Mount a volume, and set {FIELDS[place.purpose]} to it.",
             )
 
 
@@ -185,8 +193,9 @@ def writable(examination: Examination) -> Iterator[Sign]:
             yield Sign(
                 "warning" if place.purpose == "models" else "error",
                 f"{_of(place)} may not be written to by this user",
-                f"install -d -o acu -g acu {place.path} (as root), run the doctor as the daemon's user, or set "
-                f"{FIELDS.get(place.purpose, place.purpose)} to another folder",
+                f"Run the doctor as the daemon's user; give the folder to that user (as root, where it is acu: as below), or set "
+                f"{FIELDS.get(place.purpose, place.purpose)} to another one.",
+                (f"install -d -o acu -g acu {quote(place.path)}",),
             )
 
 
@@ -197,6 +206,7 @@ def _has_places(examination: Examination) -> bool:
 CHECKS = (
     Check(
         id="disk.kind",
+        worst="warning",
         looks_at="what kind of disk models and data lie on",
         verdict=kind,
         well=_kinds_well,
@@ -205,6 +215,7 @@ CHECKS = (
     ),
     Check(
         id="disk.scheduler",
+        worst="note",
         looks_at="the I/O scheduler of NVMe disks",
         verdict=scheduler,
         well="NVMe disks have no scheduler in front of them",
@@ -214,6 +225,7 @@ CHECKS = (
     ),
     Check(
         id="disk.read-ahead",
+        worst="note",
         looks_at="read-ahead of the models' disk",
         verdict=read_ahead,
         well="the models' disk reads far ahead",
@@ -222,6 +234,7 @@ CHECKS = (
     ),
     Check(
         id="disk.load-time",
+        worst="warning",
         looks_at="a short read of the models, against their size",
         verdict=load_time,
         well=_load_well,
@@ -230,6 +243,7 @@ CHECKS = (
     ),
     Check(
         id="disk.space",
+        worst="error",
         looks_at="free space",
         verdict=space,
         well="there is room on the disks",
@@ -238,6 +252,7 @@ CHECKS = (
     ),
     Check(
         id="disk.inodes",
+        worst="error",
         looks_at="how many more files fit",
         verdict=inodes,
         well="there is room for files",
@@ -246,6 +261,7 @@ CHECKS = (
     ),
     Check(
         id="disk.network",
+        worst="error",
         looks_at="whether a folder lies on a network file system",
         verdict=network,
         well="models and data are on this box",
@@ -255,6 +271,7 @@ CHECKS = (
     ),
     Check(
         id="disk.volatile",
+        worst="warning",
         looks_at="whether data would outlive a restart",
         verdict=volatile,
         well="data outlives a restart",
@@ -263,6 +280,7 @@ CHECKS = (
     ),
     Check(
         id="disk.writable",
+        worst="error",
         looks_at="whether this user may write",
         verdict=writable,
         well="this user may write where it must",

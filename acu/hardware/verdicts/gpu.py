@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
+from typing import Final
 
 from acu.hardware.examination import Examination
 from acu.hardware.findings import Check, Level, Sign
@@ -43,7 +45,8 @@ def present(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "note",
             "there is no NVIDIA GPU: the engine computes on the CPU",
-            "If a card is in the box: lspci -d 10de: must show it (else power, slot, BIOS), then install its driver",
+            "If a card is in the box, this must show it (else: power, slot, BIOS); then install its driver.",
+            ("lspci -d 10de:",),
         )
 
 
@@ -51,22 +54,31 @@ def _cards(examination: Examination) -> str:
     return ", ".join(f"{_named(card)}, {card.memory_mb} MiB" for card in examination.machine.gpus) or "a GPU is there"
 
 
-DRIVER_REMEDIES = (
+DRIVER_REMEDIES: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
+    ("mismatch", "The driver was updated under its running kernel module: restart the box.", ("systemctl reboot",)),
     (
-        "mismatch",
-        "The driver was updated under a running kernel module: reboot (or, with nothing on the card, unload the old module)",
+        "not loaded",
+        "Load the kernel module; if that fails, the kernel says why.",
+        ("modprobe nvidia", "dmesg | grep -i nvrm"),
     ),
-    ("not loaded", "modprobe nvidia; if that fails: dmesg | grep -i -e nvrm -e nvidia"),
     (
         "not found",
-        "Install the driver's libraries (libnvidia-ml.so.1): apt-get install nvidia-driver, or NVIDIA's own package",
+        "Install the driver's libraries (libnvidia-ml.so.1), by the distribution's package or NVIDIA's own.",
+        ("apt-get install -y nvidia-driver",),
     ),
     (
         "permission",
-        "ls -l /dev/nvidia*: the daemon's user must be able to open them (group video, or DeviceAllow= of its unit)",
+        "Let the daemon's user open the device files: its group, or DeviceAllow= of its unit.",
+        ("ls -l /dev/nvidia*",),
     ),
-    ("lost", "The card fell off the bus: dmesg | grep -i xid; power, heat and slot; then reboot"),
+    (
+        "lost",
+        "The card fell off the bus: look at power, heat and slot, then restart the box.",
+        ("dmesg | grep -i xid",),
+    ),
 )
+"""Words of NVML's errors, what to do, and by which commands."""
+OTHER_REMEDY: Final = ("See what the driver and the kernel say.", ("nvidia-smi", "dmesg | grep -i -e nvrm -e nvidia"))
 
 
 def driver(examination: Examination) -> Iterator[Sign]:
@@ -76,11 +88,12 @@ def driver(examination: Examination) -> Iterator[Sign]:
         return
     if problem or not examination.machine.gpus:
         folded = problem.lower()
-        remedy = next((text for word, text in DRIVER_REMEDIES if word in folded), None)
+        do, run = next(((do, run) for word, do, run in DRIVER_REMEDIES if word in folded), OTHER_REMEDY)
         yield Sign(
             "error",
             f"the NVIDIA driver does not answer: {problem or 'it shows no card'}",
-            remedy or "nvidia-smi; dmesg | grep -i -e nvrm -e nvidia",
+            do,
+            run,
         )
 
 
@@ -95,7 +108,8 @@ def device(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "error",
             f"gpu.device_id is {examination.needs.gpu_id}, and the cards here are: {there}",
-            "Set gpu.device_id to one of them (nvidia-smi -L lists them)",
+            "Set gpu.device_id to one of them.",
+            ("nvidia-smi -L",),
         )
 
 
@@ -107,19 +121,24 @@ def compute_mode(examination: Examination) -> Iterator[Sign]:
     mode, engines = card.compute_mode, examination.needs.engines_on_gpu
     if mode == "Prohibited":
         yield Sign(
-            "error", f"{_named(card)} is in compute mode Prohibited", f"nvidia-smi -i {card.index} -c EXCLUSIVE_PROCESS"
+            "error",
+            f"{_named(card)} is in compute mode Prohibited",
+            "Let one process compute on it.",
+            (f"nvidia-smi -i {card.index} -c EXCLUSIVE_PROCESS",),
         )
     elif mode.startswith("Exclusive") and engines > 1 and not examination.driver.mps:
         yield Sign(
             "error",
             f"{_named(card)} takes one process ({mode}), {engines} engines are to compute on it, and MPS does not run",
-            f"nvidia-cuda-mps-control -d, or: nvidia-smi -i {card.index} -c DEFAULT (scripts/gpu.sh up does either)",
+            "Start the server of MPS, or set the mode to DEFAULT; `scripts/gpu.sh up N` does what fits.",
+            ("nvidia-cuda-mps-control -d",),
         )
     elif mode == "Default" and engines <= 1:
         yield Sign(
             "note",
             f"{_named(card)} is open to every process (compute mode Default)",
-            f"nvidia-smi -i {card.index} -c EXCLUSIVE_PROCESS (scripts/gpu.sh up does it, and puts it back)",
+            "Let one process compute on it; `scripts/gpu.sh up N` does that, and puts it back.",
+            (f"nvidia-smi -i {card.index} -c EXCLUSIVE_PROCESS",),
         )
 
 
@@ -130,7 +149,8 @@ def mps(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "warning",
             f"{engines} engines are to compute on one card, and MPS does not run",
-            "nvidia-cuda-mps-control -d (scripts/gpu.sh up starts it where it is installed, and ends it again)",
+            "Start the server of MPS; `scripts/gpu.sh up N` does where it is installed, and ends it again.",
+            ("nvidia-cuda-mps-control -d",),
         )
 
 
@@ -143,8 +163,8 @@ def pcie_width(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             as_far_as_real(examination, "error"),
             f"{_named(card)} is linked by {card.pcie[1]} PCIe lanes, of {card.pcie_most[1]} that card and slot have",
-            "Seat the card again, in a slot with all lanes (no riser that splits them; Bifurcation in the BIOS); "
-            f"then: lspci -vv -s {card.bdf or 'BDF'} | grep LnkSta",
+            "Seat the card again, in a slot with all lanes, without a riser or a BIOS setting (bifurcation) that splits them.",
+            (f"lspci -vv -s {quote(card.bdf or 'BDF')} | grep -e LnkCap: -e LnkSta:",),
         )
 
 
@@ -157,8 +177,8 @@ def pcie_generation(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "note",
             f"{_named(card)} links at PCIe generation {card.pcie[0]} of {card.pcie_most[0]} now; at rest that is usual",
-            f"Look again under load: nvidia-smi -i {card.index} --query-gpu=pcie.link.gen.current --format=csv -l 1; "
-            "if it stays: link speed of the slot and ASPM in the BIOS",
+            "Look again under load; if it stays, see the speed of the slot and ASPM in the BIOS.",
+            (f"nvidia-smi -i {card.index} --query-gpu=pcie.link.gen.current --format=csv -l 1",),
         )
 
 
@@ -177,13 +197,15 @@ def others(examination: Examination) -> Iterator[Sign]:
     yield Sign(
         "warning",
         f"{len(card.processes)} other process(es) hold {held} MiB of {_named(card)}: {pids}",
-        f"ps -fp {pids.replace(' ', '')}, and end what is not wanted; or give ACU another card (gpu.device_id)",
+        "End what is not wanted, or give ACU another card (gpu.device_id).",
+        (f"ps -fp {pids.replace(' ', '')}",),
     )
 
 
 CHECKS = (
     Check(
         id="gpu.present",
+        worst="note",
         looks_at="NVIDIA cards and their device files",
         verdict=present,
         well=_cards,
@@ -191,6 +213,7 @@ CHECKS = (
     ),
     Check(
         id="gpu.driver",
+        worst="error",
         looks_at="whether NVML answers",
         verdict=driver,
         well=_driver_well,
@@ -200,6 +223,7 @@ CHECKS = (
     ),
     Check(
         id="gpu.device",
+        worst="error",
         looks_at="gpu.device_id",
         verdict=device,
         well=lambda e: f"gpu.device_id {e.needs.gpu_id} is there",
@@ -208,6 +232,7 @@ CHECKS = (
     ),
     Check(
         id="gpu.compute-mode",
+        worst="error",
         looks_at="the card's compute mode, against the engines of the configuration",
         verdict=compute_mode,
         well="the card's compute mode fits the number of engines",
@@ -217,6 +242,7 @@ CHECKS = (
     ),
     Check(
         id="gpu.mps",
+        worst="warning",
         looks_at="whether the server of MPS runs where several engines share a card",
         verdict=mps,
         well="MPS runs for the engines that share the card",
@@ -225,6 +251,7 @@ CHECKS = (
     ),
     Check(
         id="gpu.pcie-width",
+        worst="error",
         looks_at="PCIe lanes of the card's link, against what card and slot have",
         verdict=pcie_width,
         well="the card's link has all its lanes",
@@ -234,6 +261,7 @@ CHECKS = (
     ),
     Check(
         id="gpu.pcie-generation",
+        worst="note",
         looks_at="PCIe generation of the card's link, now",
         verdict=pcie_generation,
         well="the card's link runs at its highest generation",
@@ -242,6 +270,7 @@ CHECKS = (
     ),
     Check(
         id="gpu.others",
+        worst="warning",
         looks_at="processes on the card while no ACU runs",
         verdict=others,
         well="nobody else is on the card",

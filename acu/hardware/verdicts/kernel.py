@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from acu.hardware.examination import Examination
-from acu.hardware.findings import Check, Sign
+from acu.hardware.findings import Check, Sign, setting
 
 SPARE_FILES = 192  # beside connections, as acu/descriptors.py counts
 LEAST_MEMLOCK = 64 << 20  # bytes; 8 MiB, the kernel's default, is one staging buffer
@@ -13,11 +13,6 @@ BACKLOG = 4096  # what the daemon asks listen(2) for
 SYN_BACKLOG = 1024
 MAP_COUNT = 65530  # the kernel's own default
 SWAPPINESS = 10
-KEEP = "to keep it, a line in /etc/sysctl.d/90-acu.conf"
-
-
-def _sysctl(name: str, value: int) -> str:
-    return f"sysctl -w {name}={value}; {KEEP}: {name} = {value}"
 
 
 def files(examination: Examination) -> Iterator[Sign]:
@@ -27,8 +22,8 @@ def files(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "warning",
             f"a process may have {hard} open files, and {connections} connections need {connections + SPARE_FILES}",
-            f"LimitNOFILE={connections + SPARE_FILES} in the unit, or a `nofile` line in /etc/security/limits.d/90-acu.conf; "
-            "or a smaller network.max_connections",
+            f"Set LimitNOFILE={connections + SPARE_FILES} in the unit, or a `nofile` line in /etc/security/limits.d/90-acu.conf; "
+            "or set a smaller network.max_connections.",
         )
 
 
@@ -39,7 +34,7 @@ def memlock(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "note",
             f"a process may lock {hard >> 20} MiB of memory",
-            "LimitMEMLOCK=infinity in the unit, or a `memlock` line in /etc/security/limits.d/90-acu.conf",
+            "Set LimitMEMLOCK=infinity in the unit, or a `memlock` line in /etc/security/limits.d/90-acu.conf.",
         )
 
 
@@ -50,7 +45,8 @@ def somaxconn(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "warning",
             f"net.core.somaxconn is {value}: so many connections wait to be accepted, and not {BACKLOG}",
-            _sysctl("net.core.somaxconn", BACKLOG) + " (scripts/netns.sh sets it in the ACU's namespace)",
+            "Raise it; the second command keeps it. (`scripts/netns.sh up N` does in the ACU's own namespace.)",
+            setting("net.core.somaxconn", BACKLOG),
         )
 
 
@@ -61,7 +57,8 @@ def syn_backlog(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "note",
             f"net.ipv4.tcp_max_syn_backlog is {value}",
-            _sysctl("net.ipv4.tcp_max_syn_backlog", 8192) + " (scripts/netns.sh sets it in the ACU's namespace)",
+            "Raise it; the second command keeps it. (`scripts/netns.sh up N` does in the ACU's own namespace.)",
+            setting("net.ipv4.tcp_max_syn_backlog", 8192),
         )
 
 
@@ -69,7 +66,10 @@ def overcommit(examination: Examination) -> Iterator[Sign]:
     """Strict accounting of address space."""
     if examination.kernel.settings.get("vm.overcommit_memory") == 2:
         yield Sign(
-            "error", "vm.overcommit_memory is 2: address space counts as memory", _sysctl("vm.overcommit_memory", 0)
+            "error",
+            "vm.overcommit_memory is 2: address space counts as memory",
+            "Set it to 0; the second command keeps it.",
+            setting("vm.overcommit_memory", 0),
         )
 
 
@@ -77,14 +77,24 @@ def map_count(examination: Examination) -> Iterator[Sign]:
     """Mappings of a process."""
     value = examination.kernel.settings.get("vm.max_map_count", MAP_COUNT)
     if value < MAP_COUNT:
-        yield Sign("warning", f"vm.max_map_count is {value}", _sysctl("vm.max_map_count", 262144))
+        yield Sign(
+            "warning",
+            f"vm.max_map_count is {value}",
+            "Raise it; the second command keeps it.",
+            setting("vm.max_map_count", 262_144),
+        )
 
 
 def swappiness(examination: Examination) -> Iterator[Sign]:
     """How readily memory goes to swap."""
     value = examination.kernel.settings.get("vm.swappiness", 0)
     if value > SWAPPINESS:
-        yield Sign("note", f"vm.swappiness is {value}", _sysctl("vm.swappiness", 1) + "; or no swap: swapoff -a")
+        yield Sign(
+            "note",
+            f"vm.swappiness is {value}",
+            "Lower it (the second command keeps it), or have no swap.",
+            setting("vm.swappiness", 1),
+        )
 
 
 def huge_pages(examination: Examination) -> Iterator[Sign]:
@@ -93,8 +103,8 @@ def huge_pages(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "note",
             "transparent huge pages are on for every allocation (always)",
-            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled; to keep it: transparent_hugepage=madvise on the "
-            "kernel's command line",
+            "Give them to those who ask (madvise); transparent_hugepage=madvise on the kernel's command line keeps it.",
+            ("echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",),
         )
 
 
@@ -104,8 +114,9 @@ def iommu(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "note",
             "the IOMMU translates every access of the card and of the disks",
-            "iommu=pt on the kernel's command line (devices of the host pass through), or VT-d / AMD IOMMU disabled in the "
-            "BIOS where no virtual machine needs it",
+            "Put iommu=pt on the kernel's command line (devices of the host pass through), or disable VT-d or AMD's IOMMU in the "
+            "BIOS where no virtual machine needs it.",
+            ("cat /proc/cmdline",),
         )
 
 
@@ -115,14 +126,16 @@ def governor(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "note",
             f"the CPUs' governor is {examination.kernel.governor}",
-            "cpupower frequency-set -g performance (linux-cpupower; dnf: kernel-tools), and a performance profile in the BIOS "
-            "(with intel_pstate, powersave still clocks up, later)",
+            "Set it to performance (the program is in linux-cpupower; dnf: kernel-tools), and a performance profile in the BIOS. "
+            "With intel_pstate, powersave clocks up too, but later.",
+            ("cpupower frequency-set -g performance",),
         )
 
 
 CHECKS = (
     Check(
         id="kernel.files",
+        worst="warning",
         looks_at="the hard limit of open files, against network.max_connections",
         verdict=files,
         well="connections have the file descriptors that they need",
@@ -131,6 +144,7 @@ CHECKS = (
     ),
     Check(
         id="kernel.memlock",
+        worst="note",
         looks_at="the limit of locked memory",
         verdict=memlock,
         well="memory may be locked",
@@ -139,6 +153,7 @@ CHECKS = (
     ),
     Check(
         id="kernel.somaxconn",
+        worst="warning",
         looks_at="net.core.somaxconn",
         verdict=somaxconn,
         well="a burst of connections may wait to be accepted",
@@ -147,6 +162,7 @@ CHECKS = (
     ),
     Check(
         id="kernel.syn-backlog",
+        worst="note",
         looks_at="net.ipv4.tcp_max_syn_backlog",
         verdict=syn_backlog,
         well="a burst of connections may be opened",
@@ -155,6 +171,7 @@ CHECKS = (
     ),
     Check(
         id="kernel.overcommit",
+        worst="error",
         looks_at="vm.overcommit_memory",
         verdict=overcommit,
         well="address space may be reserved",
@@ -164,6 +181,7 @@ CHECKS = (
     ),
     Check(
         id="kernel.map-count",
+        worst="warning",
         looks_at="vm.max_map_count",
         verdict=map_count,
         well="a process may map the files that it needs",
@@ -172,6 +190,7 @@ CHECKS = (
     ),
     Check(
         id="kernel.swappiness",
+        worst="note",
         looks_at="vm.swappiness, where vectors are kept in memory",
         verdict=swappiness,
         well="memory goes to swap last",
@@ -180,6 +199,7 @@ CHECKS = (
     ),
     Check(
         id="kernel.huge-pages",
+        worst="note",
         looks_at="transparent huge pages",
         verdict=huge_pages,
         well="huge pages go to those that ask for them",
@@ -188,6 +208,7 @@ CHECKS = (
     ),
     Check(
         id="kernel.iommu",
+        worst="note",
         looks_at="whether the IOMMU translates",
         verdict=iommu,
         well="the IOMMU is out of the card's way",
@@ -196,6 +217,7 @@ CHECKS = (
     ),
     Check(
         id="kernel.governor",
+        worst="note",
         looks_at="the CPUs' frequency governor",
         verdict=governor,
         well=lambda e: f"the CPUs' governor is {e.kernel.governor}",

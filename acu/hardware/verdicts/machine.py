@@ -16,7 +16,7 @@ PACKAGES: Final[dict[str, tuple[Level, str, str, str]]] = {
     "nft": ("warning", "nftables", "nftables", "scripts/netns.sh gives a namespace no way out without it"),
     "nvidia-smi": (
         "warning",
-        "nvidia-smi (Ubuntu: nvidia-utils-570)",
+        "nvidia-smi",
         "nvidia-driver-cuda",
         "scripts/gpu.sh cannot set the compute mode",
     ),
@@ -37,22 +37,19 @@ PACKAGES: Final[dict[str, tuple[Level, str, str, str]]] = {
 """Of each program that acu-up calls: how bad it is to lack it, its package for apt and for dnf, what does not work then."""
 
 
-def _apt_or_dnf(apt: str, dnf: str) -> str:
-    return f"apt-get install -y {apt}, or: dnf install -y {dnf}"
-
-
 def cpu_features(examination: Examination) -> Iterator[Sign]:
     """Instructions that the engine on a CPU computes with."""
     features = frozenset(examination.machine.cpu_features)
     if "asimd" in features:
         return
     if "avx2" not in features:
-        yield Sign("error", f"{examination.machine.cpu_model} has no AVX2", "Use a CPU from 2013 or later, or a GPU")
+        yield Sign("error", f"{examination.machine.cpu_model} has no AVX2", "Use a newer CPU, or a GPU.")
     elif "avx512f" not in features:
         yield Sign(
             "note",
             f"{examination.machine.cpu_model} has no AVX-512",
-            "Choose small models: acu models list; a CPU with AVX-512 or AMX computes several times faster",
+            "Choose small models; a CPU with AVX-512 or AMX computes several times faster.",
+            ("acu models list",),
         )
 
 
@@ -64,13 +61,14 @@ def memory(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "error",
             f"{size(hot)} are meant for vectors in memory, and {size(total)} are there",
-            "Set data_plane.hot_layer_mem_mb to less, or raise the limit of memory (MemoryMax=, the cgroup)",
+            "Set data_plane.hot_layer_mem_mb to less, or raise the limit of memory (MemoryMax= of its unit, its cgroup).",
         )
     elif hot > available and not runs(examination):
         yield Sign(
             "warning",
             f"{size(hot)} are meant for vectors in memory, and {size(available)} of {size(total)} are available",
-            "ps aux --sort=-rss | head shows who has it; or set data_plane.hot_layer_mem_mb to less",
+            "See who has it, or set data_plane.hot_layer_mem_mb to less.",
+            ("ps aux --sort=-rss | head",),
         )
 
 
@@ -80,8 +78,8 @@ def clock(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "warning",
             "the kernel's clock is not kept by a time service",
-            "timedatectl set-ntp true, or: apt-get install -y chrony && systemctl enable --now chrony (dnf: chronyd); in a "
-            "container the host keeps it: look there",
+            "Let a time service keep it (chrony, systemd-timesyncd). In a container the host keeps it: look there.",
+            ("timedatectl set-ntp true",),
         )
 
 
@@ -96,7 +94,7 @@ def virtual(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "note",
             f"this is a virtual machine ({examination.firmware.virtual}): NUMA and PCIe are as it shows them",
-            "Give the guest the card's NUMA node and CPUs in the hypervisor; BIOS settings are the host's",
+            "Give the guest the card's NUMA node and CPUs in the hypervisor; BIOS settings are the host's.",
         )
 
 
@@ -104,7 +102,10 @@ def root(examination: Examination) -> Iterator[Sign]:
     """Who is asking."""
     if not examination.abilities.root:
         yield Sign(
-            "note", "this is not root, which scripts/acu-up needs", "sudo scripts/acu-up N; acu serve needs no root"
+            "note",
+            "this is not root, which scripts/acu-up needs",
+            "Call it as root; `acu serve` needs no root.",
+            ("sudo scripts/acu-up N",),
         )
 
 
@@ -115,7 +116,7 @@ def namespaces(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "warning" if wanted else "note",
             "network namespaces cannot be made here" + (f", and network.namespace is {wanted}" if wanted else ""),
-            "In a container: --cap-add NET_ADMIN --cap-add SYS_ADMIN; else a kernel with CONFIG_NET_NS; or acu serve without one",
+            "Give the container the capabilities NET_ADMIN and SYS_ADMIN, or use another kernel (CONFIG_NET_NS).",
         )
 
 
@@ -123,12 +124,13 @@ def cgroups(examination: Examination) -> Iterator[Sign]:
     """Whether groups can be made."""
     found = examination.cgroups
     if found.version == "none":
-        yield Sign("warning", "no cgroup hierarchy is mounted", "mount -t cgroup2 none /sys/fs/cgroup")
+        yield Sign("warning", "no cgroup hierarchy is mounted", "Mount it.", ("mount -t cgroup2 none /sys/fs/cgroup",))
     elif not found.writable and not examination.abilities.systemd:
         yield Sign(
             "note",
             f"cgroups ({found.version}) may not be made here, and there is no systemd that would",
-            "mount -o remount,rw /sys/fs/cgroup; in a container: --privileged or --cgroupns=host",
+            "Mount it writable; a container needs --privileged for that.",
+            ("mount -o remount,rw /sys/fs/cgroup",),
         )
 
 
@@ -140,8 +142,8 @@ def controllers(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "note",
             f"the cgroup hierarchy has no controller {', '.join(missing)}: {means} of an ACU cannot be bounded",
-            f"echo '{' '.join('+' + name for name in missing)}' > /sys/fs/cgroup/cgroup.subtree_control; on the kernel's "
-            "command line: cgroup_enable=memory where the memory controller is off",
+            "Enable it in the root group, and cgroup_enable=memory on the kernel's command line where it is off.",
+            (f"echo '{' '.join('+' + name for name in missing)}' > /sys/fs/cgroup/cgroup.subtree_control",),
         )
 
 
@@ -151,7 +153,12 @@ def programs(examination: Examination) -> Iterator[Sign]:
     for name, (level, apt, dnf, lost) in PACKAGES.items():
         if name not in found or found[name] is not None or not _wanted(name, examination):
             continue
-        yield Sign(level, f"the program {name} is not installed: {lost}", _apt_or_dnf(apt, dnf))
+        yield Sign(
+            level,
+            f"the program {name} is not installed: {lost}",
+            "Install its package, by the first command (Debian, Ubuntu) or the second (Fedora, RHEL).",
+            (f"apt-get install -y {apt}", f"dnf install -y {dnf}"),
+        )
 
 
 def _wanted(name: str, examination: Examination) -> bool:
@@ -168,13 +175,15 @@ def systemd(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "note",
             "systemd does not run here",
-            "scripts/acu-up starts the daemon and bounds it by scripts/cgroup.sh; let something start it after a boot or crash",
+            "Start the daemon by scripts/acu-up, which bounds it by scripts/cgroup.sh, and let something start it after a boot.",
+            ("scripts/acu-up N",),
         )
 
 
 CHECKS = (
     Check(
         id="machine.cpu",
+        worst="error",
         looks_at="the CPU's vector instructions, where there is no card",
         verdict=cpu_features,
         well="the CPU has the instructions that the engine computes with",
@@ -183,6 +192,7 @@ CHECKS = (
     ),
     Check(
         id="machine.memory",
+        worst="error",
         looks_at="memory, against data_plane.hot_layer_mem_mb",
         verdict=memory,
         well=lambda e: (
@@ -192,6 +202,7 @@ CHECKS = (
     ),
     Check(
         id="machine.clock",
+        worst="warning",
         looks_at="whether the clock is kept (adjtimex)",
         verdict=clock,
         well=_clock_well,
@@ -200,6 +211,7 @@ CHECKS = (
     ),
     Check(
         id="machine.virtual",
+        worst="note",
         looks_at="whether a card is in a virtual machine",
         verdict=virtual,
         well="the card is in a real machine",
@@ -208,6 +220,7 @@ CHECKS = (
     ),
     Check(
         id="machine.root",
+        worst="note",
         looks_at="whether this is root",
         verdict=root,
         well="this is root",
@@ -215,6 +228,7 @@ CHECKS = (
     ),
     Check(
         id="machine.namespaces",
+        worst="warning",
         looks_at="whether network namespaces can be made",
         verdict=namespaces,
         well="network namespaces can be made",
@@ -223,6 +237,7 @@ CHECKS = (
     ),
     Check(
         id="machine.cgroups",
+        worst="warning",
         looks_at="the cgroup hierarchy",
         verdict=cgroups,
         well=lambda e: f"cgroups {e.cgroups.version} may be made",
@@ -231,6 +246,7 @@ CHECKS = (
     ),
     Check(
         id="machine.cgroup-controllers",
+        worst="note",
         looks_at="controllers for CPUs, memory and processes",
         verdict=controllers,
         well="the controllers that bound an ACU are there",
@@ -239,6 +255,7 @@ CHECKS = (
     ),
     Check(
         id="machine.programs",
+        worst="warning",
         looks_at="the programs that scripts/acu-up calls",
         verdict=programs,
         well="the programs that scripts/acu-up calls are there",
@@ -247,6 +264,7 @@ CHECKS = (
     ),
     Check(
         id="machine.systemd",
+        worst="note",
         looks_at="whether systemd runs",
         verdict=systemd,
         well="systemd runs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from acu.hardware.examination import Address, Examination
 from acu.hardware.findings import Check, Sign
@@ -20,11 +21,13 @@ def address(examination: Examination) -> Iterator[Sign]:
         detail = f" ({one.detail})" if one.detail else ""
         if _is_tcp(one):
             port = one.address.rpartition(":")[2]
-            do = f"ss -ltnp 'sport = :{port}' shows it; end it, or set network.bind_addr to another port"
+            do, run = "End it, or set network.bind_addr to another port.", f"ss -ltnp {quote(f'sport = :{port}')}"
         else:
             path = one.address.removeprefix("unix:")
-            do = f"ss -lxp src {path} shows it; end it, or set network.unix_socket to another path"
-        yield Sign("error", f"{one.address} is held by {one.held_by}, which does not answer as an ACU{detail}", do)
+            do, run = "End it, or set network.unix_socket to another path.", f"ss -lxp src {quote(path)}"
+        yield Sign(
+            "error", f"{one.address} is held by {one.held_by}, which does not answer as an ACU{detail}", do, (run,)
+        )
 
 
 def daemon(examination: Examination) -> Iterator[Sign]:
@@ -32,7 +35,10 @@ def daemon(examination: Examination) -> Iterator[Sign]:
     free = [one.address for one in examination.addresses if one.held_by is None and not one.answers]
     if len(free) == len(examination.addresses):
         yield Sign(
-            "note", f"no ACU answers at {', '.join(free)}", "acu serve (or systemctl start acu@N, scripts/acu-up N)"
+            "note",
+            f"no ACU answers at {', '.join(free)}",
+            "Start it, by this, by scripts/acu-up N, or by systemctl start acu@N.",
+            ("acu serve",),
         )
 
 
@@ -43,6 +49,7 @@ def _answering(examination: Examination) -> str:
 CHECKS = (
     Check(
         id="network.address",
+        worst="error",
         looks_at="who holds the configured addresses",
         verdict=address,
         well="nobody else holds the daemon's addresses",
@@ -51,6 +58,7 @@ CHECKS = (
     ),
     Check(
         id="network.daemon",
+        worst="note",
         looks_at="whether an ACU answers",
         verdict=daemon,
         well=_answering,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from acu.hardware.examination import Examination, Node
-from acu.hardware.findings import Check, Sign, size
+from acu.hardware.findings import Check, Sign, setting, size
 from acu.hardware.verdicts.gpu import as_far_as_real, card_of, runs
 
 MIRRORED = 0.6  # visible of installed memory: mirroring leaves half, and the firmware takes a little
@@ -53,7 +53,8 @@ def gpu_unknown(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "warning",
             f"the firmware does not say which NUMA node GPU {card.index} is on (numa_node is -1)",
-            "Find it by its slot in the board's manual, or: lspci -vt; then set numa.node by hand; a newer BIOS may tell it",
+            "Find it by its slot in the board's manual, and set numa.node by hand; a newer BIOS may tell it.",
+            ("lspci -vt",),
         )
 
 
@@ -67,8 +68,9 @@ def gpu_node(examination: Examination) -> Iterator[Sign]:
             "warning",
             f"GPU {card.index} is on node {node.id} (CPUs {spans(node.cpus)}), and this process may only use CPUs "
             f"{spans(examination.cpus)}, which are on another",
-            f"Let it use the card's CPUs: AllowedCPUs={spans(node.cpus)} AllowedMemoryNodes={node.id} in the unit, "
-            f"numactl -N {node.id} -m {node.id} acu serve, or its cgroup's cpuset; or move the card to a slot of that socket",
+            f"Let it use the card's CPUs: AllowedCPUs={spans(node.cpus)} and AllowedMemoryNodes={node.id} in its unit, the "
+            "cpuset of its cgroup, or as below; or move the card to a slot of the other processor.",
+            (f"numactl -N {node.id} -m {node.id} acu serve",),
         )
 
 
@@ -81,7 +83,7 @@ def disk_node(examination: Examination) -> Iterator[Sign]:
             yield Sign(
                 "warning",
                 f"the card is on node {node.id}, and {disk.name} with {places[disk.name].path} on node {disk.numa_node}",
-                "Move the disk to a slot of the card's socket, or gpu.model_cache_dir to a disk that is on it",
+                "Move the disk to a slot of the card's processor, or set gpu.model_cache_dir to a disk that is there.",
             )
 
 
@@ -100,13 +102,14 @@ def interleaving(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "note",
             f"the hypervisor shows {sockets} processors and one NUMA node",
-            "Where a card is passed through, give the guest the host's nodes (virtual NUMA) in the hypervisor",
+            "Where a card is passed through, give the guest the host's nodes (virtual NUMA) in the hypervisor.",
         )
     else:
         yield Sign(
             "error",
             f"{sockets} processors and one NUMA node: the BIOS interleaves memory over all of them",
-            "Disable Node Interleaving in the BIOS; then lscpu | grep NUMA must show a node for each processor",
+            "Disable Node Interleaving in the BIOS; each processor must then have a node.",
+            ("lscpu | grep NUMA",),
         )
 
 
@@ -118,8 +121,9 @@ def clustering(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "note",
             f"each of {sockets} processor(s) is split into {nodes // sockets} nodes (NPS or SNC)",
-            "Well only with pinning, which numa.node: auto does: see that the card's node alone has the memory that is needed "
-            "(numa.memory), else set NPS1 or disable SNC in the BIOS",
+            "Good only with pinning, which `numa.node: auto` does: see that the card's node alone has the memory that is needed, "
+            "else set NPS1 or disable SNC in the BIOS.",
+            ("numactl -H",),
         )
 
 
@@ -131,7 +135,8 @@ def empty_node(examination: Examination) -> Iterator[Sign]:
             yield Sign(
                 "error" if node == needed else "warning",
                 f"NUMA node {node.id} has {len(node.cpus)} CPUs and no memory",
-                f"Put memory into the slots of processor {node.id}, or see in the BIOS why it is not counted",
+                f"Put memory into the slots of processor {node.id}, or see in the BIOS why it is not counted.",
+                ("dmidecode -t memory | grep -e Size -e Locator",),
             )
 
 
@@ -144,13 +149,15 @@ def mirroring(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             as_far_as_real(examination, "warning"),
             f"{size(visible)} of {size(installed)} are visible: the BIOS keeps memory twice (mirroring)",
-            "Set the memory's mode to Optimizer or Independent (no mirroring) in the BIOS; then: free -m",
+            "Set the memory's mode to one without mirroring (Optimizer, Independent) in the BIOS.",
+            ("free -m",),
         )
     else:
         yield Sign(
             "note",
             f"{size(visible)} of {size(installed)} are visible: memory is spared, mirrored in part, or given to a device",
-            "dmidecode -t memory; memory mode and sparing in the BIOS",
+            "See memory mode and sparing in the BIOS.",
+            ("dmidecode -t memory",),
         )
 
 
@@ -160,7 +167,8 @@ def balancing(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "warning",
             "the kernel balances NUMA memory by itself (kernel.numa_balancing is on)",
-            "sysctl -w kernel.numa_balancing=0; to keep it: echo kernel.numa_balancing=0 > /etc/sysctl.d/90-acu.conf",
+            "Switch it off; the second command keeps it off.",
+            setting("kernel.numa_balancing", 0),
         )
 
 
@@ -171,7 +179,8 @@ def zone_reclaim(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "warning",
             f"vm.zone_reclaim_mode is {mode}",
-            "sysctl -w vm.zone_reclaim_mode=0; to keep it: echo vm.zone_reclaim_mode=0 >> /etc/sysctl.d/90-acu.conf",
+            "Set it to 0; the second command keeps it.",
+            setting("vm.zone_reclaim_mode", 0),
         )
 
 
@@ -184,20 +193,21 @@ def memory(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "error",
             f"node {node.id} has {size(node.memory_mb)}, and {size(need)} of it are meant for this daemon",
-            f"Set numa.memory_mb to less than {node.memory_mb}, or put memory into the slots of that processor",
+            f"Set numa.memory_mb to less than {node.memory_mb}, or put memory into the slots of that processor.",
         )
     elif node.free_mb < need * LITTLE_FREE and not runs(examination):
         yield Sign(
             "note",
             f"node {node.id} has {size(node.free_mb)} free, and {size(need)} are meant for this daemon; page cache gives way",
-            f"numastat -m | grep -e MemFree -e FilePages; to free the cache: sync; echo 1 > /proc/sys/vm/drop_caches "
-            f"(others' memory on node {node.id}: numastat -p PID)",
+            "See what is page cache (FilePages) there; the second command frees it.",
+            ("numastat -m | grep -e MemFree -e FilePages", "sync; echo 1 > /proc/sys/vm/drop_caches"),
         )
 
 
 CHECKS = (
     Check(
         id="numa.gpu-unknown",
+        worst="warning",
         looks_at="whether the firmware tells the card's node",
         verdict=gpu_unknown,
         well="the firmware tells the card's NUMA node",
@@ -206,6 +216,7 @@ CHECKS = (
     ),
     Check(
         id="numa.gpu-node",
+        worst="warning",
         looks_at="whether the CPUs that this process may use are beside the card",
         verdict=gpu_node,
         well=lambda e: f"CPUs of the card's node ({node.id if (node := home(e)) else '?'}) may be used",
@@ -215,6 +226,7 @@ CHECKS = (
     ),
     Check(
         id="numa.disk-node",
+        worst="warning",
         looks_at="whether the disk of the models is beside the card",
         verdict=disk_node,
         well="the models' disk is on the card's node",
@@ -223,6 +235,7 @@ CHECKS = (
     ),
     Check(
         id="numa.interleaving",
+        worst="error",
         looks_at="NUMA nodes against processors",
         verdict=interleaving,
         well="each processor has its own NUMA node",
@@ -232,6 +245,7 @@ CHECKS = (
     ),
     Check(
         id="numa.clustering",
+        worst="note",
         looks_at="processors that are split into several nodes",
         verdict=clustering,
         well="no processor is split into several nodes",
@@ -240,6 +254,7 @@ CHECKS = (
     ),
     Check(
         id="numa.empty-node",
+        worst="error",
         looks_at="nodes without memory",
         verdict=empty_node,
         well="every NUMA node with CPUs has memory",
@@ -248,6 +263,7 @@ CHECKS = (
     ),
     Check(
         id="numa.mirroring",
+        worst="warning",
         looks_at="visible memory against what is installed",
         verdict=mirroring,
         well="all installed memory is visible",
@@ -256,6 +272,7 @@ CHECKS = (
     ),
     Check(
         id="numa.balancing",
+        worst="warning",
         looks_at="kernel.numa_balancing",
         verdict=balancing,
         well="the kernel leaves NUMA memory where it was put",
@@ -264,6 +281,7 @@ CHECKS = (
     ),
     Check(
         id="numa.zone-reclaim",
+        worst="warning",
         looks_at="vm.zone_reclaim_mode",
         verdict=zone_reclaim,
         well="page cache may lie on any node",
@@ -272,6 +290,7 @@ CHECKS = (
     ),
     Check(
         id="numa.memory",
+        worst="error",
         looks_at="the node's memory, against numa.memory_mb",
         verdict=memory,
         well="the node has the memory that is meant for this daemon",

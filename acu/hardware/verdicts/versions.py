@@ -27,7 +27,8 @@ def python(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "error",
             f"Python is {examination.versions.python}, and ACU runs on 3.11 to 3.13",
-            "scripts/setup --python /usr/bin/python3.12 (any of 3.11 to 3.13)",
+            "Make the environment on a Python of 3.11 to 3.13.",
+            ("scripts/setup --python /usr/bin/python3.12",),
         )
 
 
@@ -36,19 +37,24 @@ def engine(examination: Examination) -> Iterator[Sign]:
     versions, cards = examination.versions, examination.machine.gpus
     if versions.vllm is None:
         yield Sign(
-            "error", "vLLM is not installed", "scripts/setup (or: acu serve --engine scripted, which needs no model)"
+            "error",
+            "vLLM is not installed",
+            "Install it. (`acu serve --engine scripted` does without.)",
+            ("scripts/setup",),
         )
     elif cards and versions.torch is not None and versions.cuda is None:
         yield Sign(
             "warning",
             f"the engine is the build for CPUs (torch {versions.torch}), and there is a GPU: {cards[0].name}",
-            "scripts/setup --gpu",
+            "Install the build for GPUs.",
+            ("scripts/setup --gpu",),
         )
     elif not cards and versions.cuda is not None:
         yield Sign(
             "error",
             f"the engine is the build for CUDA {versions.cuda}, and no GPU can be used",
-            "scripts/setup --cpu, or mend the card first (gpu.driver)",
+            "Mend the card first (gpu.driver), or install the build for CPUs.",
+            ("scripts/setup --cpu",),
         )
 
 
@@ -59,23 +65,26 @@ def cuda(examination: Examination) -> Iterator[Sign]:
         return
     version = f"driver {examination.driver.version} runs CUDA up to {examination.driver.cuda}"
     newer = (
-        f"Install a driver for CUDA {examination.versions.cuda} or later: apt-get install cuda-drivers, then reboot; "
-        "or NVIDIA's cuda-compat of that version"
+        f"Install a driver for CUDA {examination.versions.cuda} or later and restart the box; or NVIDIA's cuda-compat of that "
+        "version."
     )
+    run = ("apt-get install -y cuda-drivers",)
     if driver[0] < wanted[0]:
-        yield Sign("error", f"{version}, and torch is built for {examination.versions.cuda}", newer)
+        yield Sign("error", f"{version}, and torch is built for {examination.versions.cuda}", newer, run)
     else:
         yield Sign(
             "note",
             f"{version}, and torch is built for {examination.versions.cuda}: within one major version most of it works, but no "
             "kernel can be compiled when it is needed (PTX)",
             newer,
+            run,
         )
 
 
 CHECKS = (
     Check(
         id="versions.python",
+        worst="error",
         looks_at="Python's version",
         verdict=python,
         well=lambda e: f"ACU {e.versions.acu} on Python {e.versions.python}",
@@ -83,6 +92,7 @@ CHECKS = (
     ),
     Check(
         id="versions.engine",
+        worst="error",
         looks_at="whether vLLM is installed, and the build for this box",
         verdict=engine,
         well=lambda e: f"vLLM {e.versions.vllm} is the build for this box",
@@ -90,6 +100,7 @@ CHECKS = (
     ),
     Check(
         id="versions.cuda",
+        worst="error",
         looks_at="the driver, against the CUDA that torch was built for",
         verdict=cuda,
         well=lambda e: f"the driver (CUDA {e.driver.cuda}) runs torch's CUDA {e.versions.cuda}",

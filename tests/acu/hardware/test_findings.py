@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from acu.hardware.examination import Examination
-from acu.hardware.findings import Check, Finding, Judgement, Level, Sign, Well, judge, size
+from acu.hardware.findings import Check, Finding, Judgement, Level, Sign, Well, judge, setting, size
 from tests.acu.hardware.verdicts.boxes import WELL
 
 
@@ -17,9 +17,11 @@ def checks_of(**levels: Level | None) -> tuple[Check, ...]:
     def made(name: str, level: Level | None) -> Check:
         def verdict(_: Examination) -> Iterator[Sign]:
             if level is not None:
-                yield Sign(level, f"{name} seen", f"{name} done")
+                yield Sign(level, f"{name} seen", f"{name} done.", (f"run-{name}",))
 
-        return Check(id=f"test.{name}", verdict=verdict, well=f"{name} well", why=f"{name} why", looks_at=name)
+        return Check(
+            id=f"test.{name}", worst="error", verdict=verdict, well=f"{name} well", why=f"{name} why", looks_at=name
+        )
 
     return tuple(made(name, level) for name, level in levels.items())
 
@@ -27,7 +29,7 @@ def checks_of(**levels: Level | None) -> tuple[Check, ...]:
 def test_findings_come_with_the_worst_first_and_else_in_order() -> None:
     found = judge(WELL, checks_of(a="note", b="warning", c="error", d="warning", e=None))
     assert [finding.check for finding in found.findings] == ["test.c", "test.b", "test.d", "test.a"]
-    assert found.findings[0] == Finding("test.c", "error", "c seen", "c why", "c done", ())
+    assert found.findings[0] == Finding("test.c", "error", "c seen", "c why", "c done.", ("run-c",), ())
     assert found.well == (Well("test.e", "e well"),)
 
 
@@ -49,7 +51,7 @@ def test_a_check_that_does_not_apply_is_not_asked_and_not_well() -> None:
     def asked(_: Examination) -> Iterator[Sign]:
         raise AssertionError
 
-    check = Check(id="test.x", verdict=asked, well="", why="", looks_at="", applies=lambda _: False)
+    check = Check(id="test.x", worst="note", verdict=asked, well="", why="", looks_at="", applies=lambda _: False)
     assert judge(WELL, (check,)) == Judgement((), (), ("test.x",))
 
 
@@ -63,6 +65,13 @@ def test_the_settings_of_the_firmware_go_with_what_was_found_and_are_asked_for_n
     found = judge(WELL, checks_of(a="note", b=None), bios)
     assert found.findings[0].bios == ("test.a is to be off",)
     assert asked == ["test.a"]
+
+
+def test_a_setting_is_changed_now_and_for_good() -> None:
+    assert setting("vm.swappiness", 1) == (
+        "sysctl -w vm.swappiness=1",
+        "echo vm.swappiness=1 >> /etc/sysctl.d/90-acu.conf",
+    )
 
 
 def test_sizes_are_in_gib_from_ten_of_them_on() -> None:

@@ -53,7 +53,7 @@ SEEN: dict[str, tuple[Case, ...]] = {
             but(NO_CARD, driver=Driver(devices=("nvidia0",))),
             "error",
             "the NVIDIA driver does not answer: it shows no card",
-            "nvidia-smi; dmesg",
+            "dmesg | grep -i -e nvrm -e nvidia",
         ),
     ),
     "gpu.device": (
@@ -70,7 +70,7 @@ SEEN: dict[str, tuple[Case, ...]] = {
             but(driver={"mps": False}),
             "error",
             f"{GPU} takes one process (Exclusive_Process), 2 engines are to compute on it, and MPS does not run",
-            "nvidia-cuda-mps-control -d, or: nvidia-smi -i 0 -c DEFAULT",
+            "or set the mode to DEFAULT",
         ),
         Case(
             but(with_card(compute_mode="Default"), needs=ONE_ENGINE),
@@ -130,7 +130,7 @@ SEEN: dict[str, tuple[Case, ...]] = {
             but(cpus=(0, 2, 4, 6)),
             "warning",
             "GPU 0 is on node 1 (CPUs 1,3,5,7), and this process may only use CPUs 0,2,4,6, which are on another",
-            "AllowedCPUs=1,3,5,7 AllowedMemoryNodes=1",
+            "AllowedCPUs=1,3,5,7 and AllowedMemoryNodes=1",
         ),
     ),
     "numa.disk-node": (
@@ -182,7 +182,7 @@ SEEN: dict[str, tuple[Case, ...]] = {
             but(firmware={"installed_mb": 131_072}),
             "warning",
             "62 GiB of 128 GiB are visible: the BIOS keeps memory twice (mirroring)",
-            "Optimizer or Independent",
+            "Optimizer, Independent",
         ),
         Case(
             but(firmware={"installed_mb": 81_920}),
@@ -469,13 +469,13 @@ SEEN: dict[str, tuple[Case, ...]] = {
             but(abilities={"namespaces": False}),
             "warning",
             "network namespaces cannot be made here, and network.namespace is acu0",
-            "--cap-add NET_ADMIN",
+            "NET_ADMIN and SYS_ADMIN",
         ),
         Case(
             but(abilities={"namespaces": False}, needs={"namespace": None}),
             "note",
             "network namespaces cannot be made here",
-            "--cap-add NET_ADMIN",
+            "NET_ADMIN and SYS_ADMIN",
         ),
     ),
     "machine.cgroups": (
@@ -500,7 +500,7 @@ SEEN: dict[str, tuple[Case, ...]] = {
             with_programs(ip=None),
             "warning",
             "the program ip is not installed: scripts/netns.sh makes no namespace without it",
-            "apt-get install -y iproute2, or: dnf install -y iproute",
+            "apt-get install -y iproute2\ndnf install -y iproute",
         ),
         Case(
             with_programs(nft=None, iptables=None),
@@ -522,9 +522,7 @@ SEEN: dict[str, tuple[Case, ...]] = {
         ),
     ),
     "machine.systemd": (
-        Case(
-            but(abilities={"systemd": False}), "note", "systemd does not run here", "scripts/acu-up starts the daemon"
-        ),
+        Case(but(abilities={"systemd": False}), "note", "systemd does not run here", "scripts/acu-up N"),
     ),
     "network.address": (
         Case(

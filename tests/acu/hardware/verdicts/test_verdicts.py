@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
 
 import pytest
+from msgspec.structs import replace
 
-from acu.hardware.examination import Examination, Firmware, Versions
-from acu.hardware.findings import Check
+from acu.hardware.examination import Address, Examination, Firmware, Versions
+from acu.hardware.findings import SEVERITY, Check
 from acu.hardware.report import Report
 from acu.hardware.verdicts import CHECKS
 from acu.hardware.verdicts.numa import spans
 from acu.hardware.verdicts.versions import numbers
-from tests.acu.hardware.verdicts.boxes import WELL
+from tests.acu.hardware.verdicts.boxes import DATA, DISK, WELL, but
 from tests.acu.hardware.verdicts.cases import NOT_THERE, SEEN, WELL_ON, Case
 
 BY_ID = {check.id: check for check in CHECKS}
@@ -31,6 +34,11 @@ def test_each_check_is_seen_and_not_seen_by_a_test() -> None:
     assert set(NOT_THERE) <= set(BY_ID)
 
 
+def test_the_worst_that_a_check_finds_is_what_it_says() -> None:
+    for check in CHECKS:
+        assert check.worst == max((case.level for case in SEEN[check.id]), key=SEVERITY.__getitem__), check.id
+
+
 @pytest.mark.parametrize(
     ("check", "case"),
     [pytest.param(BY_ID[name], case, id=f"{name}-{n}") for name, cases in SEEN.items() for n, case in enumerate(cases)],
@@ -39,7 +47,10 @@ def test_it_finds_what_is_wrong(check: Check, case: Case) -> None:
     assert check.applies(case.box)
     (sign,) = check.verdict(case.box)
     assert (sign.level, sign.seen) == (case.level, case.seen)
-    assert case.do in sign.do
+    assert case.do in "\n".join((sign.do, *sign.run))
+    assert sign.do.endswith((".", ".)"))
+    for command in sign.run:
+        assert subprocess.run(["bash", "-n", "-c", command], capture_output=True, check=True).stderr == b""
 
 
 @pytest.mark.parametrize(
@@ -79,6 +90,20 @@ def test_the_text_of_the_models_check_says_how_long_a_load_takes() -> None:
     assert (
         BY_ID["disk.load-time"].well_on(WELL) == "the models are read fast: 5580 MiB of weights in 2.2 s, at 2560 MiB/s"
     )
+
+
+def test_names_of_another_boxs_report_are_no_commands() -> None:
+    evil = "/a b; rm -rf ~ $(id) 'x"
+    box = but(
+        disks=(replace(DISK, name=evil, scheduler="bfq", read_ahead_kb=1),),
+        places=(replace(DATA, path=evil, disk=evil, writable=False, free_mb=1, free_files=1, filesystem="tmpfs"),),
+        addresses=(Address(f"unix:{evil}", held_by="x"), Address(f"127.0.0.1:{evil}", held_by="x")),
+    )
+    commands = [command for check in CHECKS for sign in check.verdict(box) for command in sign.run]
+    named = [command for command in commands if "rm -rf" in command]
+    assert len(named) == 7
+    for command in named:
+        assert any(evil in word for word in shlex.split(command)), command
 
 
 def test_cpus_are_written_as_the_kernel_does() -> None:
