@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 RETRY_AFTER_S = 30.0  # when a long prompt may come again
 NAMES = {Step.CALM: "calm", Step.LIMIT: "limit_prompts", Step.FREE: "drop_caches", Step.RESTART: "restart_engines"}
 WHY = "The GPU's memory runs short."
+FUTILE = "restarting the engines did not help: another process holds GPU memory (see nvidia-smi)"
 
 log = logging.getLogger("acu.cardwatch")
 
@@ -119,11 +120,10 @@ class CardKeeper:
     def _problem(self, watch: CardWatch) -> str:
         if self._failing:
             return "the GPU's memory cannot be read"
-        if watch.futile:
-            return "restarting the engines did not help: another process holds GPU memory (see nvidia-smi)"
+        futile = f"{FUTILE}; " if watch.futile else ""
         if self._step:
             caches = "" if self._step is Step.LIMIT else ", what was cached is dropped"
-            return f"prompts of more than {self._config.gpu.long_prompt_tokens} tokens are refused{caches}"
+            return f"{futile}prompts of more than {self._config.gpu.long_prompt_tokens} tokens are refused{caches}"
         return ""
 
     async def _run(self, service: Service) -> None:
@@ -187,7 +187,8 @@ class CardKeeper:
         tokens = self._config.gpu.long_prompt_tokens
         service.upkeep.limit_prompts(tokens if step else None, WHY, RETRY_AFTER_S)
         if step < before:
-            log.info("the GPU has room again", extra={"step": NAMES[step], **self._figures(watch)})
+            still = ": long prompts are still refused" if step else ""
+            log.info("the GPU has room again%s", still, extra=self._figures(watch))
         elif step is Step.LIMIT:
             log.warning("the GPU's memory runs short: long prompts are refused", extra=self._figures(watch))
         else:
@@ -207,7 +208,7 @@ class CardKeeper:
         self._restarted_from_mb = None
         told = {"gained_mb": gained_mb, **self._figures(watch)}
         if watch.futile:
-            log.error("%s; they are not restarted again until it has room", self._problem(watch), extra=told)
+            log.error("%s; they are not restarted again until it has room", FUTILE, extra=told)
         else:
             log.info("restarting the engines gave GPU memory back", extra=told)
 

@@ -129,8 +129,11 @@ class IdlePrefixes:
 
     def orders(self, model: str) -> list[Order]:
         """All prompts of a model as they are now, for `held`."""
+        idle: dict[Place, set[bytes]] = {}
+        for place, prompt in self._idle:
+            idle.setdefault(place, set()).add(prompt)
         return [
-            Order(tuple(order), frozenset(prompt for each, prompt in self._idle if each == place))
+            Order(tuple(order), frozenset(idle.get(place, ())))
             for place, order in self._orders.items()
             if place.model == model
         ]

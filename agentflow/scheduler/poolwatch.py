@@ -54,7 +54,7 @@ class PoolWatch:
         self._released[pool.name] = self._released.get(pool.name, 0) + count
         if mark.passed > passed:
             _log.warning(
-                "the KV pool of %s is full by %.0f %% (%d tokens run, %d are held by %d idle runs): %d of them let go",
+                "the KV pool of %s is taken to %.0f %%: %d tokens by what runs, %d by %d idle runs, of which %d let go",
                 *(pool.name, 100 * use.share, use.running_tokens, use.held_tokens, use.held_runs, count),
             )
 
