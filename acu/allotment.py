@@ -24,7 +24,7 @@ from acu.hardware.examination import Node
 from acu.hardware.placement import NodeBudget, memory_of, node_budget
 from acu.hardware.report import Gpu, Report
 from acu.hardware.vram import CONTEXT_MB, GRAPHS_MB, MIB, Alternative, Card, Demand, MemoryPlan, step_mb
-from acu.models.catalogue import catalogue
+from acu.models.catalogue import Layout, ModelEntry, catalogue
 from acu.models.headers import VALUE_BYTES, Weights
 from agentflow.config import ModelConfig
 from agentflow.engine.vllm.facts import MachineFacts, ModelFacts
@@ -157,6 +157,26 @@ def demand_on_cpu(model: Sized, dtype: str, kv_mb: int) -> Demand:
 def held_bytes(model: Sized) -> int:
     """The weights on the card, bytes."""
     return model.weights.held(_dtype(model))
+
+
+def by_catalogue(key: str, model: ModelConfig, entry: ModelEntry) -> Sized:
+    """What the catalogue tells of a model that is not here. Weights that take less than their plain values are packed."""
+    layout = entry.layout or Layout("float32", 0, 0, 0, 0)
+    packed = entry.installed_bytes < entry.parameters * VALUE_BYTES[layout.dtype]
+    facts = ModelFacts(
+        path="",
+        name=entry.name,
+        weights_bytes=entry.installed_bytes,
+        weights_dtype=layout.dtype,
+        max_model_len=entry.context_tokens,
+        kv_width=layout.kv_width,
+        eos_token_ids=frozenset(),
+        hidden=layout.hidden,
+        intermediate=layout.intermediate,
+        vocabulary=layout.vocabulary,
+    )
+    values, kept = (0, entry.installed_bytes) if packed else (entry.parameters, 0)
+    return Sized(key, model, facts, Weights(entry.installed_bytes, values, kept))
 
 
 def alternatives() -> tuple[Alternative, ...]:

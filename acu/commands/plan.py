@@ -21,6 +21,7 @@ from acu.allotment import (
     Budget,
     Sized,
     alternatives,
+    by_catalogue,
     card_of,
     card_plan,
     demand_on_cpu,
@@ -40,7 +41,7 @@ from acu.hardware import Gpu, Report, gpu_present, probe_machine
 from acu.hardware.examination import Examination, Node
 from acu.hardware.numa import read_nodes
 from acu.hardware.placement import NodeBudget
-from acu.hardware.vram import CARDS, CONTEXT_MB, GRAPHS_MB, MIB, Card, Demand, MemoryPlan, known_card, problem
+from acu.hardware.vram import CARDS, MIB, Card, Demand, MemoryPlan, known_card, problem
 from acu.models import by_name, locate
 from acu.models.headers import read_weights
 from agentflow.config import ModelConfig
@@ -141,6 +142,7 @@ class _Looked:
         self.demands: list[Demand] = []
         self.problems: list[str] = []
         self.notes: list[str] = []
+        self._unread: set[str] = set()
         self._cache = Path(config.gpu.model_cache_dir)
         self._machine = MachineFacts(cpus=(), memory_available=box.report.memory_available, cpu_flags=box.flags)
 
@@ -156,46 +158,42 @@ class _Looked:
         """Look at a model with an engine on the card; `pool` is its part of the common KV pool in MiB, if it has one."""
         shared = model.kv_cache_mb is None
         model = replace(model, kv_cache_mb=pool) if shared else model
-        try:
-            sized = self._read(key, model)
-        except (ModelError, EngineStartFailed) as error:
-            engine = CONTEXT_MB + GRAPHS_MB
-            self._unread(key, model, error, kv_mb=model.kv_cache_mb or 0, own_pool=not shared, process_mb=engine)
-            return
-        self.demands.append(demand_on_gpu(sized, shared=shared))
-        machine = replace(self._machine, gpu=True, gpu_memory=None, weights=held_bytes(sized))
-        self._choose(key, sized, machine)
+        sized = self._read(key, model)
+        if sized is not None:
+            self.demands.append(replace(demand_on_gpu(sized, shared=shared), read=key not in self._unread))
+            self._choose(key, sized, replace(self._machine, gpu=True, weights=held_bytes(sized)))
 
     def on_host(self, key: str, model: ModelConfig) -> None:
         """Look at a model that is computed on the CPU."""
+        sized = self._read(key, model)
+        if sized is None:
+            return
+        dtype, pool = "float32", 0
+        if model.engine == "vllm":
+            dtype = dtype_of(sized.facts, model, self._machine)
+            pool = self._choose(key, sized, replace(self._machine, weights=sized.weights.held(dtype)))
+        self.demands.append(replace(demand_on_cpu(sized, dtype, pool), read=key not in self._unread))
+
+    def _read(self, key: str, model: ModelConfig) -> Sized | None:
+        """What is known of a model: by its files, or before it is pulled by the catalogue. None, and noted why: nothing."""
         try:
-            sized = self._read(key, model)
-        except (ModelError, EngineStartFailed) as error:
-            self._unread(key, model, error)
-            return
-        if model.engine != "vllm":
-            self.demands.append(demand_on_cpu(sized, "float32", 0))
-            return
-        dtype = dtype_of(sized.facts, model, self._machine)
-        pool = self._choose(key, sized, replace(self._machine, weights=sized.weights.held(dtype)))
-        self.demands.append(demand_on_cpu(sized, dtype, pool))
-
-    def _read(self, key: str, model: ModelConfig) -> Sized:
-        files = locate(model.model, self._cache)
-        return Sized(key, model, read_model(files.path), read_weights(files.path))
-
-    def _unread(self, key: str, model: ModelConfig, why: Exception, **known: Any) -> None:
-        """A model whose files say nothing: as the catalogue has it, if that knows it."""
-        entry = by_name(model.model)
-        if entry is None:
-            self.problems.append(f"models.{key}.model: {why}")
-            return
-        size = -(-entry.installed_bytes // MIB)
-        self.demands.append(Demand(key=key, model=model.model, weights_mb=size, read=False, **known))
-        self.notes.append(f"models.{key}: only the catalogue's size (~) is known before `acu models pull {entry.name}`")
+            files = locate(model.model, self._cache)
+            return Sized(key, model, read_model(files.path), read_weights(files.path))
+        except EngineStartFailed as error:
+            self.problems.append(f"models.{key}: {error}")
+        except ModelError as error:
+            entry = by_name(model.model)
+            if entry is not None:
+                self._unread.add(key)
+                self.notes.append(f"models.{key}: its size is the catalogue's (~) until `acu models pull {entry.name}`")
+                return by_catalogue(key, model, entry)
+            self.problems.append(f"models.{key}.model: {error}")
+        return None
 
     def _choose(self, key: str, sized: Sized, machine: MachineFacts) -> int:
         """The KV pool that the engine would get, MiB, once its own rules were asked."""
+        if sized.facts.kv_width == 0:  # the catalogue does not tell
+            return sized.config.kv_cache_mb or 0
         decide = choose_pooling if sized.config.role == "embed" else choose
         try:
             args = decide(sized.facts, sized.config, machine).args

@@ -42,6 +42,19 @@ class HubSource(Struct, frozen=True, tag="hub"):
         return f"hub {self.repo}"
 
 
+class Layout(Struct, frozen=True):
+    """What a chat model's engine takes beside its weights hangs on this, as in its config.json: needed before it is pulled.
+
+    `dtype` is that of its plain values, `kv_width` the number of values that one token leaves in the KV pool.
+    """
+
+    dtype: Literal["bfloat16", "float16", "float32"]
+    kv_width: int
+    hidden: int
+    intermediate: int
+    vocabulary: int
+
+
 class ModelEntry(Struct, frozen=True, kw_only=True):
     """One model: what it is for, where it comes from, and what it takes.
 
@@ -62,6 +75,7 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
     profile: Literal["cpu", "a10g"]
     notes: str
     sampling: SamplingConfig = SamplingConfig()
+    layout: Layout | None = None
 
 
 _CATALOGUE = (
@@ -83,6 +97,7 @@ _CATALOGUE = (
         profile="cpu",
         notes="The default without a GPU: real, tiny, and too weak to choose tools by itself.",
         sampling=SamplingConfig(temperature=0.2, top_p=0.9),  # a GGUF file has no place for it; at 1 the model babbles
+        layout=Layout("bfloat16", 11_520, 576, 1_536, 49_152),
     ),
     ModelEntry(
         name="qwen2.5-0.5b-instruct",
@@ -100,6 +115,7 @@ _CATALOGUE = (
         context_tokens=32_768,
         profile="cpu",
         notes="The small one of the A10G profile's family: same tokenizer and chat template, tools included.",
+        layout=Layout("bfloat16", 6_144, 896, 4_864, 151_936),
     ),
     ModelEntry(
         name="qwen2.5-7b-instruct-awq",
@@ -116,6 +132,7 @@ _CATALOGUE = (
         context_tokens=32_768,
         profile="a10g",
         notes="The default with a GPU: 4-bit AWQ weights, which leave a 24 GB card room for its KV cache.",
+        layout=Layout("float16", 28_672, 3_584, 18_944, 152_064),
     ),
     ModelEntry(
         name="all-minilm-l6-v2",

@@ -19,7 +19,11 @@ from acu.hardware.cards import read_cards
 from acu.hardware.examination import Examination, Node, Versions
 from acu.hardware.numa import read_nodes
 from acu.hardware.vram import step_mb
+from acu.models import by_name
+from acu.models.catalogue import Layout
 from agentflow.config import ModelConfig
+from agentflow.engine.vllm.facts import read_model
+from agentflow.engine.vllm.tuning import tokens_held
 from dataplane.config import DataPlaneConfig
 from tests.acu.hardware.recorded import machine_root, recorded_nvml
 from tests.acu.models.headerfiles import model_folder, qwen_7b, qwen_7b_awq
@@ -109,13 +113,30 @@ def test_a_model_that_is_not_here_counts_with_the_catalogues_size(tmp_path: Path
     found = drawn(
         with_a10g(), gpu=GpuConfig(model_cache_dir=str(tmp_path)), large=ModelConfig(model="qwen2.5-7b-instruct-awq")
     )
-    assert "~5322  8192       -               -    1024         -" in as_text(found)
-    assert "note: models.large: only the catalogue's size (~) is known before `acu models pull qwen2.5-7b-" in as_text(
+    assert "~5322  8192  149760    4.6 of 32768    1024       659" in as_text(found)
+    assert "note: models.large: its size is the catalogue's (~) until `acu models pull qwen2.5-7b-instruct-" in as_text(
         found
     )
     assert found.problems == ()
     unknown = drawn(with_a10g(), gpu=GpuConfig(model_cache_dir=str(tmp_path)), large=ModelConfig(model="who/knows"))
     assert [problem.partition(":")[0] for problem in unknown.problems] == ["models.large.model"]
+
+
+def test_a_catalogue_model_that_is_not_here_is_planned_on_either_side(tmp_path: Path) -> None:
+    gpu = GpuConfig(model_cache_dir=str(tmp_path))
+    small = ModelConfig(model="qwen2.5-0.5b-instruct", kv_cache_mb=1_000)
+    embed = ModelConfig(model="multilingual-e5-small", role="embed", engine="vllm")
+    (demand, other) = drawn(with_a10g(), gpu=gpu, small=small, embed=embed).plan.demands
+    assert (demand.weights_mb, demand.kv_tokens) == (943, tokens_held(1_000 << 20, 12_288))
+    assert (other.kv_tokens, other.read) == (None, False)
+    (demand,) = drawn(Box(HOST, here=False), gpu=gpu, small=small).plan.demands
+    assert (demand.weights_mb, demand.kv_tokens) == (1_885, tokens_held(1_000 << 20, 24_576))  # as float32
+
+
+def test_the_catalogue_knows_the_layout_of_qwen_7b(tmp_path: Path) -> None:
+    entry, facts = by_name("qwen2.5-7b-instruct-awq"), read_model(qwen_7b_awq(tmp_path / "q"))
+    assert entry is not None
+    assert entry.layout == Layout("float16", facts.kv_width, facts.hidden, facts.intermediate, facts.vocabulary)
 
 
 def test_the_node_must_have_room_for_what_is_hot(tmp_path: Path) -> None:
