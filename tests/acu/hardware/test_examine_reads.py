@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -100,6 +101,21 @@ def test_weights_are_those_of_the_models_that_are_here_each_once(tmp_path: Path)
     (found,) = read_tests(files, sight)
     assert (Path(found.path).name, found.read_mb, found.weights_mb) == ("b.safetensors", 3, 5)
     assert sight.unread == []
+
+
+def test_each_file_system_is_read_once_for_what_lies_on_it(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        files = []
+        for folder in (tmp_path, Path(memory)):
+            for name, size in (("a", 1), ("b", 2)):
+                files.append(folder / f"{name}.safetensors")
+                files[-1].write_bytes(b"x" * size * MIB)
+        found = read_tests(tuple(files), Sight())
+        same = tmp_path.stat().st_dev == Path(memory).stat().st_dev
+    largest = [str(folder / "b.safetensors") for folder in (tmp_path, Path(memory))]
+    assert [(test.path, test.read_mb, test.weights_mb) for test in found] == (
+        [(largest[0], 2, 6)] if same else [(path, 2, 3) for path in largest]
+    )
 
 
 def test_nothing_is_read_where_there_is_nothing() -> None:
