@@ -14,33 +14,42 @@ acu_steps=(network cgroup gpu disk folder daemon)
 # shellcheck disable=SC2034
 lock='' verbs='' # the lock is the ACU's own; the parts take the box's
 start_options=() part_options=() log='' wait_s=60 wait_end_s='' now=''
-declare -A begun_of=() # by part: the steps that this call made
 
 # The parts
 
-# part_up PART: one of the scripts beside this one. What it began is kept, to be taken back with what follows.
+# Before the first: a place for what they report, which is gone with this process.
+listen_to_parts() {
+  local scratch
+  scratch=$(mktemp)
+  exec 7>>"$scratch" 5<"$scratch"
+  rm -f "$scratch"
+}
+
+# reported PART begun|why: what it told last.
+reported() { sed -n "s/^$1\.sh $2 //p" /proc/self/fd/5 | tail -n 1; }
+
+# part_up PART: one of the scripts beside this one.
 part_up() {
-  local told
   if [[ $dry_run ]]; then
     "$scripts/$1.sh" up "$number" --dry-run "${@:2}"
     return
   fi
-  if told=$({ ACU_REPORT=yes "$scripts/$1.sh" up "$number" "${@:2}" 7>&1 1>&2; } 9>&-); then
-    begun_of[$1]=$told
-  else
-    reason=${told:-"scripts/$1.sh up $number failed, as said above"}
-    return 1
-  fi
+  ACU_REPORT=yes "$scripts/$1.sh" up "$number" "${@:2}" 5<&- 9>&- || {
+    local code=$?
+    reason=$(reported "$1" why)
+    reason=${reason:-"scripts/$1.sh up $number failed, as said above"}
+    return "$code"
+  }
 }
 
-# part_down PART: all of it, or when taking back, what this call began of it.
+# part_down PART: all of it, or when taking back, what this call began of it; one that failed has taken back its own.
 part_down() {
   local only=()
   if ((${#begun[@]})); then
-    [[ ${begun_of[$1]-} ]] || return 0
-    only=("ACU_ONLY=${begun_of[$1]}")
+    only=("ACU_ONLY=$(reported "$1" begun)")
+    [[ ${only[0]} != ACU_ONLY= && ! $(reported "$1" why) ]] || return 0
   fi
-  env "${only[@]}" "$scripts/$1.sh" down "$number" ${dry_run:+--dry-run} "${@:2}" 9>&- ||
+  env "${only[@]}" "$scripts/$1.sh" down "$number" ${dry_run:+--dry-run} "${@:2}" 5<&- 7>&- 9>&- ||
     failed "scripts/$1.sh down $number"
 }
 
@@ -140,7 +149,7 @@ daemon_up() {
   fi
   before=$(stat -c %s "$log" 2>/dev/null) || before=0
   mkdir -p "$own.was"
-  "${command[@]}" </dev/null >/dev/null 2>"$own.was/start" 7>&- 8>&- 9>&- &
+  "${command[@]}" </dev/null >/dev/null 2>"$own.was/start" 5<&- 7>&- 8>&- 9>&- &
   await_socket $! "$before"
   pid=$(daemon_pid) || died "$before"
   say "$name  the daemon started, as process $pid"

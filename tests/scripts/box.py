@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,8 +40,8 @@ exec env --ignore-signal=CHLD cat >/dev/null
 """
 needs_a_box = pytest.mark.skipif(
     os.geteuid() != 0
-    or subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "true"], capture_output=True).returncode != 0
-    or subprocess.run("command -v ip nft ss", shell=True, capture_output=True).returncode != 0,
+    or subprocess.call(["unshare", "--net", "--mount", "--pid", "--fork", "true"], stderr=subprocess.DEVNULL) != 0
+    or not all(map(shutil.which, ("ip", "nft", "ss"))),
     reason="needs root, and ip, nft and ss, to make network namespaces",
 )
 
@@ -48,8 +49,7 @@ needs_a_box = pytest.mark.skipif(
 class Box:
     """Runs commands inside. `environment` is what they have besides PATH and HOME."""
 
-    def __init__(self, holder: subprocess.Popen[str], pid: int, numbers: Sequence[int]) -> None:
-        self._holder = holder
+    def __init__(self, pid: int, numbers: Sequence[int]) -> None:
         self._enter = ["nsenter", "--target", str(pid), "--net", "--mount", "--pid", "--"]
         self._numbers = numbers
         self.environment: dict[str, str] = {}
@@ -63,7 +63,12 @@ class Box:
             stderr=subprocess.STDOUT,
             text=True,
             cwd="/",
-            env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/root"), **self.environment, **(env or {})},
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": os.environ.get("HOME", "/root"),
+                **self.environment,
+                **(env or {}),
+            },
             start_new_session=True,
         )
 
@@ -112,11 +117,13 @@ def made_box(*numbers: int) -> Iterator[Box]:
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as holder:
         try:
-            assert holder.stdout and holder.stdin and holder.stdout.readline() == "ready\n"
+            assert holder.stdout
+            assert holder.stdout.readline() == "ready\n"
             children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text()
-            yield Box(holder, int(children), numbers)
+            yield Box(int(children), numbers)
         finally:
-            holder.stdin.close()
+            if holder.stdin:
+                holder.stdin.close()
             holder.wait(timeout=30)
             for number in numbers:
                 remove_groups(number)
@@ -134,7 +141,7 @@ def remove_groups(number: int) -> None:
 
 
 class Saboteur:
-    """A folder, first on PATH, of commands that let the k-th call of them all fail (or kill its caller's whole group)."""
+    """A folder, first on PATH, of commands of which the k-th call that changes something fails (or kills its caller's group)."""
 
     COMMANDS = ("ip", "nft", "tee", "mkdir", "sysctl", "install", "touch", "rm", "rmdir", "umount", "setsid")
 
@@ -146,8 +153,11 @@ class Saboteur:
             wrapper.write_text(
                 "#!/bin/bash\n"
                 f"PATH=${{PATH#{folder}/bin:}}\n"
-                f"echo {name} \"$@\" | tr '\\n' ' ' >>{folder}/calls; echo >>{folder}/calls\n"
-                f"case $(wc -l <{folder}/calls) in $(cat {folder}/fails)) echo spoilt >&2; . {folder}/how; esac\n"
+                f'case "$*" in *show* | *list* | *netns\\ pids* | -n\\ net.*) exec {name} "$@" ;; esac\n'
+                f'echo "{name} $*" >>{folder}/calls\n'
+                f"mapfile -t calls <{folder}/calls\n"
+                f"fails=$(<{folder}/fails)\n"
+                f'if [[ ${{#calls[@]}} == "$fails" || "{name} $*" == "$fails"* ]]; then echo spoilt >&2; . {folder}/how; fi\n'
                 f'exec {name} "$@"\n'
             )
             wrapper.chmod(0o755)
@@ -157,8 +167,8 @@ class Saboteur:
         """For the command that is to be disturbed."""
         return {"PATH": f"{self._folder}/bin:{os.environ['PATH']}"}
 
-    def spoil(self, call: int, how: str = "exit 99") -> None:
-        """Let call number `call` (1 is the first) go wrong; `how` is what bash does then."""
+    def spoil(self, call: int | str, how: str = "exit 99") -> None:
+        """Let call number `call` (1 is the first) go wrong, or those that begin so; `how` is what bash does then."""
         (self._folder / "fails").write_text(f"{call}\n")
         (self._folder / "how").write_text(f"{how}\n")
         (self._folder / "calls").write_text("")
