@@ -2,7 +2,8 @@
 # The GPU of one ACU (gpu.device_id): its device nodes, and who may compute on it (gpu.compute_mode). auto lets one process in, where
 # one engine uses the GPU. Where several do, of this ACU or of others on the same GPU, that one is the server of MPS, started here if
 # nobody has; where MPS is not installed, anybody may, with a warning. `down` gives all that back, and resets the GPU when nothing is
-# on it. Without a GPU there is nothing to do.
+# on it. The driver forgets such a mode with the last program on the GPU, so its persistence mode is turned on as well. Without a GPU
+# there is nothing to do.
 #
 #   scripts/gpu.sh up|down|status N [--config FILE] [--dry-run]
 #
@@ -24,33 +25,42 @@ proc=${ACU_PROC_ROOT:-/proc}
 dev=${ACU_DEV_ROOT:-/dev}
 theirs=${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}
 ours=$run_dir/host/mps
-index='' address='' mode='' minor='' engines=0 sharers='' wanted='' mps='' assumed=''
+index='' address='' mode='' persistence='' minor='' engines=0 sharers='' wanted='' mps='' assumed=''
 
 # The GPU
 
+# A card that has failed can keep nvidia-smi waiting for good.
+smi() { timeout 60 nvidia-smi "$@" 7>&- 8>&- 9>&-; }
+
 # Finds the GPU that is configured; ends the script where there is none.
 find_gpu() {
-  local code=0 text
+  local code=0 text others
   index=$(field gpu.device_id)
   if ! have nvidia-smi; then
     if [[ $(nvidia_cards) ]]; then die "there is an NVIDIA card ($(nvidia_cards)) and no nvidia-smi: install the driver"; fi
     no_gpu "no nvidia-smi"
     return
   fi
-  text=$(nvidia-smi --query-gpu=uuid,pci.bus_id,compute_mode --format=csv,noheader -i "$index" 2>&1) || code=$?
-  if ((code == 0)) && [[ $text == *GPU-*,*,* ]]; then
-    IFS=, read -r _ address mode <<<"${text//, /,}"
-    address=${address,,}
-    address=${address: -12} # 00000000:3B:00.0, and the kernel has 0000:3b:00.0
-    minor=$(sed -n 's/^Device Minor:[[:space:]]*//p' "$proc/driver/nvidia/gpus/$address/information" 2>/dev/null || true)
-    minor=${minor:-$index}
+  text=$(smi --query-gpu=pci.bus_id,persistence_mode,compute_mode --format=csv,noheader -i "$index" 2>&1) || code=$?
+  if ((code == 0)) && [[ $text == *:*,*,* ]]; then
+    IFS=, read -r address persistence mode <<<"${text//, /,}"
+    find_minor
     return
   fi
-  if text_of_others=$(nvidia-smi --query-gpu=index,name --format=csv,noheader 2>/dev/null) && [[ $text_of_others == *,* ]]; then
-    die "gpu.device_id: there is no GPU $index; there are $(paste -sd ';' <<<"$text_of_others")"
+  if others=$(smi --query-gpu=index,name --format=csv,noheader 2>/dev/null) && [[ $others == *,* ]]; then
+    die "gpu.device_id: there is no GPU $index; there are $(paste -sd ';' <<<"$others")"
   fi
   [[ $(nvidia_cards) ]] || { no_gpu "nvidia-smi sees none" && return; }
   die "the driver does not answer (nvidia-smi ended with $code: ${text%%$'\n'*}); see: dmesg | grep -i nvrm; modprobe nvidia"
+}
+
+# Sets $minor, the number of the GPU's device node, from $address as nvidia-smi prints it: 00000000:3B:00.0, where the kernel has
+# 0000:3b:00.0.
+find_minor() {
+  address=${address,,}
+  address=${address: -12}
+  minor=$(sed -n 's/^Device Minor:[[:space:]]*//p' "$proc/driver/nvidia/gpus/$address/information" 2>/dev/null || true)
+  minor=${minor:-$index}
 }
 
 # Addresses of NVIDIA's display devices on the PCI bus.
@@ -64,7 +74,7 @@ nvidia_cards() {
 no_gpu() {
   if [[ $dry_run ]] && says_gpu; then
     say "$name: no GPU here ($1): taken for a box with GPU $index, its driver and MPS."
-    assumed=yes address='<address>' mode=Default minor=$index
+    assumed=yes address='<address>' mode=Default persistence=Disabled minor=$index
   else
     say "$name: no GPU ($1): nothing to do."
     exit
@@ -102,16 +112,16 @@ other_engines() {
   printf '%s' "$count"
 }
 
-# Processes that compute on the GPU, or have its device open, as "PID NAME", a line each.
+# Processes that compute on the GPU, or have its device open, as "PID NAME", a line each. The daemon that keeps the driver's state is
+# no user: nvidia-smi itself says whether it is in the way.
 users_of_gpu() {
-  local file pid
-  if have nvidia-smi; then
-    nvidia-smi --query-compute-apps=pid,process_name --format=csv,noheader -i "$index" 2>/dev/null | sed -n 's/^\([0-9]*\), */\1 /p' || true
-  fi
+  local file pid program
+  smi --query-compute-apps=pid,process_name --format=csv,noheader -i "$index" 2>/dev/null | sed -n 's/^\([0-9]*\), */\1 /p' || true
   while read -r file; do
     pid=${file#/proc/}
     pid=${pid%%/*}
-    printf '%s %s\n' "$pid" "$(cat "/proc/$pid/comm" 2>/dev/null)"
+    program=$(cat "/proc/$pid/comm" 2>/dev/null || true)
+    if [[ $program != nvidia-persiste* ]]; then printf '%s %s\n' "$pid" "$program"; fi
   done < <(find /proc/[0-9]*/fd -lname "$dev/nvidia$minor" 2>/dev/null || true)
 }
 
@@ -170,8 +180,9 @@ client_limit() {
 import json, sys
 try:
     plan = json.loads(sys.argv[1])
-    takes = [sum(model[part] or 0 for part in ("weights_mb", "kv_mb", "process_mb", "step_mb")) for model in plan["models"]]
-    print(plan["usable_mb"] - sum(takes) + max(takes))
+    takes = [sum(model[part] for part in ("weights_mb", "kv_mb", "process_mb", "step_mb")) for model in plan["models"]]
+    if plan["card"]["gpu"] and plan["fits"]:
+        print(plan["card"]["usable_mb"] - sum(takes) + max(takes))
 except (ValueError, TypeError, KeyError):
     pass' "$plan"
 }
@@ -189,34 +200,50 @@ nodes_up() {
 }
 nodes_down() { :; } # they are the driver's, and whoever uses it next makes them again
 
-mode_name() { local name=${1// /_} && printf '%s' "${name^^}"; }
-# nvidia-smi says on standard output what is wrong.
-set_mode() {
+# A setting of the GPU that is wanted to be another while any ACU uses it. NAME is nvidia-smi's for asking, OPTION for setting it.
+
+# is_set NAME NOW WANTED
+is_set() { [[ $2 == "$3" ]] && { shares "$1.$index" || [[ ! -s $run_dir/host/$1.$index/was ]]; }; }
+
+# set_gpu INDEX OPTION VALUE. nvidia-smi says on standard output what is wrong.
+set_gpu() {
   local text
   if [[ $dry_run ]]; then
-    run nvidia-smi -i "$1" -c "$2"
-  elif ! text=$(nvidia-smi -i "$1" -c "$2" 2>&1 7>&- 8>&- 9>&-); then
-    failed "nvidia-smi -i $1 -c $2: $(paste -sd ' ' <<<"$text")"
+    run nvidia-smi -i "$1" "$2" "$3"
+  elif ! text=$(smi -i "$1" "$2" "$3" 2>&1); then
+    failed "nvidia-smi -i $1 $2 $3: $(paste -sd ' ' <<<"$text")"
     return 1
   fi
 }
-mode_there() {
-  [[ ! $wanted ]] || { [[ $(mode_name "$mode") == "$wanted" ]] && { shares "compute_mode.$index" || [[ ! -s $run_dir/host/compute_mode.$index/was ]]; }; }
-}
-mode_up() {
-  share "compute_mode.$index" "$(mode_name "$mode")"
-  if [[ $(mode_name "$mode") != "$wanted" ]]; then set_mode "$index" "$wanted"; fi
-}
-mode_down() {
-  local mark shared before
-  for mark in "$run_dir"/host/compute_mode.*/by-"$number"; do
+
+# give_back NAME OPTION: of whatever GPU this ACU wanted another value of.
+give_back() {
+  local mark shared before now
+  for mark in "$run_dir/host/$1".*/by-"$number"; do
     [[ -e $mark ]] || continue
     shared=$(basename "$(dirname "$mark")")
-    if before=$(shared_last "$shared"); then set_mode "${shared##*.}" "$before" || continue; fi
+    if before=$(shared_last "$shared"); then
+      now=$(smi "--query-gpu=$1" --format=csv,noheader -i "${shared##*.}" 2>/dev/null) || now=''
+      [[ ${now^^} == "$before" ]] || set_gpu "${shared##*.}" "$2" "$before" || continue
+    fi
     leave "$shared"
   done
 }
-mode_says() { printf '%s%s' "$mode" "${wanted:+ (wanted: $wanted)}"; }
+
+persistence_there() { [[ ! $wanted ]] || is_set persistence_mode "${persistence^^}" ENABLED; }
+persistence_up() {
+  share "persistence_mode.$index" "${persistence^^}"
+  if [[ ${persistence^^} != ENABLED ]]; then set_gpu "$index" -pm ENABLED; fi
+}
+persistence_down() { give_back persistence_mode -pm; }
+
+mode_there() { [[ ! $wanted ]] || is_set compute_mode "${mode^^}" "$wanted"; }
+mode_up() {
+  share "compute_mode.$index" "${mode^^}"
+  if [[ ${mode^^} != "$wanted" ]]; then set_gpu "$index" -c "$wanted"; fi
+}
+mode_down() { give_back compute_mode -c; }
+mode_says() { printf '%s' "$mode"; }
 
 # That this ACU uses the GPU; and when it does no more, a reset.
 card_there() { [[ $(kept gpu) == "$index" && $(kept engines) == "$engines" ]] && shares "gpu.$index"; }
@@ -240,6 +267,7 @@ card_says() { printf 'GPU %s (%s), %s engines%s' "$index" "$address" "$engines" 
 
 reset() {
   local users text
+  address=$(smi --query-gpu=pci.bus_id --format=csv,noheader -i "$index" 2>/dev/null || true)
   find_minor
   for _ in 1 2 3; do # whoever has just ended may take a moment
     users=$(users_of_gpu | sort -u | paste -sd ';')
@@ -250,18 +278,11 @@ reset() {
     say "$name: GPU $index is not reset: it is used by $users"
   elif [[ $dry_run ]]; then
     run nvidia-smi --gpu-reset -i "$index"
-  elif text=$(nvidia-smi --gpu-reset -i "$index" 2>&1 7>&- 8>&- 9>&-); then
+  elif text=$(smi --gpu-reset -i "$index" 2>&1); then
     say "$name: GPU $index is reset."
   else
     say "$name: GPU $index is not reset: $(paste -sd ' ' <<<"$text")"
   fi
-}
-
-find_minor() {
-  address=$(nvidia-smi --query-gpu=pci.bus_id --format=csv,noheader -i "$index" 2>/dev/null || true)
-  address=${address,,}
-  minor=$(sed -n 's/^Device Minor:[[:space:]]*//p' "$proc/driver/nvidia/gpus/${address: -12}/information" 2>/dev/null || true)
-  minor=${minor:-$index}
 }
 
 mps_there() {
@@ -310,7 +331,7 @@ mps_says() {
   fi
 }
 
-steps=(nodes mode card mps)
+steps=(nodes persistence mode card mps)
 take_arguments "$@"
 if [[ $verb != down && ! ${ACU_FIELDS-} ]]; then read_fields; fi
 case $verb in

@@ -3,9 +3,9 @@
 They print and end as the real ones' documentation says (csv without a header, `All done.`, 6 without a device, 9 without a
 driver, a reset refused while anything computes), and keep what they are told in one JSON file, NVIDIA_STATE:
 
-    gpus      [{name, uuid, bus, mode, processes: [[pid, name]]}]
-    fails     {"query" | "mode": [exit code, text]}: what nvidia-smi ends with
-    mps       whether the daemon of MPS runs; mps_limits, what it was told
+    gpus      [{name, uuid, bus, mode, persistence, processes: [[pid, name]]}]
+    fails     {"query" | "-c" | "-pm" | "mps" | "limit": [exit code, text]}: what the program ends with
+    mps       the folder of the daemon of MPS that runs
     done      every change, in order
 
 Run by the interpreter alone (`install` writes the programs): only the standard library here.
@@ -22,6 +22,7 @@ A10G = {
     "uuid": "GPU-3f0c1c0e-1f8a-2f5e-9a53-0d6c3f1f7a11",
     "bus": "00000000:3B:00.0",
     "mode": "Default",
+    "persistence": "Enabled",
     "processes": [],
 }
 NO_DRIVER = (
@@ -54,7 +55,8 @@ def main(program: str, *arguments: str) -> int:
 def smi(state: dict[str, Any], arguments: list[str]) -> int:
     """nvidia-smi: queries, the compute mode, the reset."""
     said = dict(argument.lstrip("-").partition("=")[::2] for argument in arguments if argument.startswith("--"))
-    asked = "query" if any(name.startswith("query") for name in said) else "mode" if "-c" in arguments else "reset"
+    options = [argument for argument in arguments if argument in ("-c", "-pm")]
+    asked = "query" if any(name.startswith("query") for name in said) else (*options, "reset")[0]
     if failure := state.get("fails", {}).get(asked):
         print(failure[1])
         return int(failure[0])
@@ -69,7 +71,12 @@ def smi(state: dict[str, Any], arguments: list[str]) -> int:
         query(chosen, said)
         return 0
     gpu = chosen[0][1]
-    if asked == "mode":
+    if asked == "-pm":
+        gpu["persistence"] = arguments[arguments.index("-pm") + 1].capitalize()
+        state["done"].append(f"persistence {gpu['persistence']}")
+        print(f"{gpu['persistence']} persistence mode for GPU {gpu['bus']}.\nAll done.")
+        return 0
+    if asked == "-c":
         gpu["mode"] = MODES[arguments[arguments.index("-c") + 1]]
         state["done"].append(f"mode {gpu['mode']}")
         print(f"Set compute mode to {gpu['mode'].upper()} for GPU {gpu['bus']}.\nAll done.")
@@ -87,7 +94,7 @@ def query(chosen: list[tuple[int, dict[str, Any]]], said: dict[str, str]) -> Non
     assert said["format"] == "csv,noheader", said
     for index, gpu in chosen:
         values = {"index": index, "name": gpu["name"], "uuid": gpu["uuid"], "compute_mode": gpu["mode"]}
-        values["pci.bus_id"] = gpu["bus"]
+        values |= {"pci.bus_id": gpu["bus"], "persistence_mode": gpu.get("persistence")}
         if fields := said.get("query-gpu"):
             print(", ".join(str(values[field]) for field in fields.split(",")))
         else:
@@ -99,6 +106,11 @@ def query(chosen: list[tuple[int, dict[str, Any]]], said: dict[str, str]) -> Non
 def mps_control(state: dict[str, Any], arguments: list[str]) -> int:
     """nvidia-cuda-mps-control: `-d` starts the daemon, else commands come by standard input."""
     folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    commands = [] if arguments == ["-d"] else sys.stdin.read().splitlines()
+    asked = "limit" if any(line.startswith("set_default_device_pinned_mem_limit") for line in commands) else "mps"
+    if commands != ["quit"] and (failure := state.get("fails", {}).get(asked)):
+        print(failure[1], file=sys.stderr)
+        return int(failure[0])
     if arguments == ["-d"]:
         if state["mps"]:
             print("An instance of this daemon is already running")
@@ -111,13 +123,12 @@ def mps_control(state: dict[str, Any], arguments: list[str]) -> int:
     if state["mps"] != folder:
         print("Cannot find MPS control daemon process")
         return 1
-    for line in sys.stdin.read().splitlines():
-        if line == "quit":
-            state["mps"] = None
-            state["done"].append("mps ends")
-            (Path(folder) / "control").unlink()
-        elif line.startswith("set_default_device_pinned_mem_limit"):
-            state["done"].append(line)
+    if asked == "limit":
+        state["done"] += commands
+    if commands == ["quit"]:
+        state["mps"] = None
+        state["done"].append("mps ends")
+        (Path(folder) / "control").unlink()
     return 0
 
 

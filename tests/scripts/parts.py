@@ -1,8 +1,10 @@
 """The parts of an ACU (scripts/cgroup.sh, gpu.sh, disk.sh) as an administrator calls them, with a folder of the test's for what
 they remember."""
 
+import functools
 import os
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -38,3 +40,14 @@ def tree(root: Path, files: Mapping[str, str]) -> Path:
         else:
             path.write_text(text)
     return root
+
+
+@functools.cache
+def fields(config: str) -> str:
+    """What scripts/machine.sh reads of a configuration with this text, and its models: as acu-up hands it to the parts."""
+    reads = 'source "$0/machine.sh"; verbs=; take_arguments 210 --config "$1"; read_fields; echo "$ACU_FIELDS"; '
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(config)
+        file.flush()
+        command = ["bash", "-euc", reads + 'echo "models $(field models)"', SCRIPTS, file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout

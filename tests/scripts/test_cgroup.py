@@ -6,13 +6,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.acu.hardware.recorded import machine_root
 from tests.scripts import nvidia
-from tests.scripts.parts import SCRIPTS, part, tree
+from tests.scripts.parts import SCRIPTS, fields, part, tree
 
 ROOT = Path("/sys/fs/cgroup")
 CONTROLLERS = ("cpuset", "memory", "devices", "pids", "blkio")
@@ -39,12 +38,15 @@ def run_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def group(run_dir: Path, tmp_path: Path) -> Iterator[Group]:
-    """Calls cgroup.sh; whatever a test leaves is removed."""
+    """Calls cgroup.sh as acu-up does; whatever a test leaves is removed."""
 
-    def call(verb: str, number: int, config: str = "", *options: str, **environment: str) -> Any:
+    def call(
+        verb: str, number: int, config: str = "", *options: str, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         file = tmp_path / "acu.yaml"
         file.write_text(config)
-        return part("cgroup.sh", verb, number, "--config", file, *options, run_dir=run_dir, environment=environment)
+        read = environment | {"ACU_FIELDS": fields(config)}
+        return part("cgroup.sh", verb, number, "--config", file, *options, run_dir=run_dir, environment=read)
 
     yield call
     for number in NUMBERS:

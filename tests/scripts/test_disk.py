@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scripts.parts import needs_root, part, tree
+from tests.scripts.parts import fields, needs_root, part, tree
 
 Disk = Callable[..., subprocess.CompletedProcess[str]]
 NVME = "devices/pci0000:15/0000:17:00.0/nvme/nvme0/nvme0n1"
@@ -56,8 +56,9 @@ class Box:
         program.chmod(0o755)
 
     def disk(self, verb: str, number: int = 210, *options: str) -> subprocess.CompletedProcess[str]:
-        """Call disk.sh."""
+        """Call disk.sh as acu-up does."""
         environment = {"ACU_SYS_ROOT": str(self.sys), "PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
+        environment["ACU_FIELDS"] = fields(self.config.read_text())
         return part(
             "disk.sh", verb, number, "--config", self.config, *options, run_dir=self.run_dir, environment=environment
         )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.scripts import nvidia
-from tests.scripts.parts import needs_root, part, tree
+from tests.scripts.parts import SCRIPTS, fields, needs_root, part, tree
 
 pytestmark = needs_root
 PROGRAMS = ("nvidia-smi", "nvidia-modprobe", "nvidia-cuda-mps-control")
@@ -57,13 +57,12 @@ class Box:
         self.put(gpus=[gpu | {"processes": processes}])
 
     def gpu(self, verb: str, number: int = 210, config: str = "", *options: str) -> subprocess.CompletedProcess[str]:
-        """Call gpu.sh."""
+        """Call gpu.sh as acu-up does, which has read the configuration."""
         file = self.folder / f"{number}.yaml"
         if config or not file.exists():
             file.write_text(config or ONE)
-        return part(
-            "gpu.sh", verb, number, "--config", file, *options, run_dir=self.run_dir, environment=self.environment
-        )
+        environment = self.environment | {"ACU_FIELDS": fields(file.read_text())}
+        return part("gpu.sh", verb, number, "--config", file, *options, run_dir=self.run_dir, environment=environment)
 
 
 @pytest.fixture
@@ -117,6 +116,46 @@ def test_two_engines_without_mps_share_it_with_anybody_and_a_warning(box: Box) -
     assert box.state["gpus"][0]["mode"] == "Exclusive_Process"
 
 
+def test_mps_keeps_each_engine_to_what_the_plan_leaves_it(box: Box) -> None:
+    """The card of the plan is a recorded one: NVML is not among the programs of this box."""
+    command = box.folder / "venv/acu"
+    real = SCRIPTS.parent / ".venv/bin"
+    command.parent.mkdir()
+    planned = f'exec {real}/acu "$@" --card a10g'
+    command.write_text(f'#!/bin/sh\ncase $1 in doctor) {planned};; *) exec {real}/acu "$@";; esac\n')
+    command.chmod(0o755)
+    (command.parent / "python").symlink_to(real / "python")
+    box.environment["ACU_COMMAND"] = str(command)
+    up = box.gpu("up", 210, TWO)
+    assert up.returncode == 0, up.stderr
+    shown = subprocess.run(
+        [real / "acu", "doctor", "--plan", "--json", "--card", "a10g", "-c", box.folder / "210.yaml"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    plan = json.loads(shown.stdout)
+    large, small = ({**model} for model in plan["models"])
+    others = small["weights_mb"] + small["kv_mb"] + small["process_mb"] + small["step_mb"]
+    assert large["weights_mb"] > small["weights_mb"]
+    limit = plan["card"]["usable_mb"] - others
+    assert f"set_default_device_pinned_mem_limit 0 {limit}M" in box.done
+
+
+@pytest.mark.parametrize("failing", ["-pm", "-c", "mps", "limit"])
+def test_what_was_begun_is_taken_back_where_a_step_fails(box: Box, failing: str) -> None:
+    if failing == "limit":
+        test_mps_keeps_each_engine_to_what_the_plan_leaves_it(box)
+        assert box.gpu("down").returncode == 0
+    box.put(gpus=[nvidia.A10G | {"persistence": "Disabled"}], fails={failing: [4, "no: Insufficient Permissions"]})
+    before = box.state | {"done": []}
+    up = box.gpu("up", 210, TWO)
+    assert up.returncode != 0
+    assert up.stderr.splitlines()[-1].endswith("no: Insufficient Permissions")
+    assert box.state | {"done": []} == before
+    assert not box.run_dir.exists()
+
+
 def test_an_mps_that_runs_already_is_used_and_left(box: Box) -> None:
     theirs = str(box.folder / "theirs")
     (box.folder / "theirs/control").touch()
@@ -150,7 +189,7 @@ def test_the_gpu_is_not_reset_while_a_program_has_it_open(box: Box) -> None:
 
 def test_a_mode_that_cannot_be_set_is_the_reason_and_nothing_stays(box: Box) -> None:
     text = "Unable to set the compute mode for GPU 00000000:3B:00.0: Insufficient Permissions"
-    box.put(fails={"mode": [4, text]})
+    box.put(fails={"-c": [4, text]})
     up = box.gpu("up")
     assert up.returncode != 0
     assert up.stderr.splitlines()[-1] == f"error: nvidia-smi -i 0 -c EXCLUSIVE_PROCESS: {text}"
@@ -179,6 +218,14 @@ def test_an_unknown_gpu_is_refused_and_those_there_are_named(box: Box) -> None:
     assert "there is no GPU 3; there are 0, NVIDIA A10G" in up.stderr
 
 
+def test_the_driver_keeps_the_mode_while_nothing_runs(box: Box) -> None:
+    box.put(gpus=[nvidia.A10G | {"persistence": "Disabled"}])
+    assert box.gpu("up").returncode == 0
+    assert box.done == ["persistence Enabled", "mode Exclusive_Process"]
+    assert box.gpu("down").returncode == 0
+    assert box.done[2:] == ["reset", "mode Default", "persistence Disabled"]
+
+
 def test_the_mode_can_be_asked_for_or_kept(box: Box) -> None:
     box.put(gpus=[nvidia.A10G | {"mode": "Prohibited"}])
     assert box.gpu("up", 210, ONE + "gpu: {compute_mode: keep}\n").returncode == 0
@@ -191,6 +238,7 @@ def test_the_mode_can_be_asked_for_or_kept(box: Box) -> None:
 
 
 def test_a_second_acu_on_the_gpu_counts_and_the_last_one_restores_it(box: Box) -> None:
+    box.put(gpus=[nvidia.A10G | {"mode": "Prohibited"}])
     assert box.gpu("up", 210).returncode == 0
     box.computing((4711, "VLLM::EngineCore"))
     second = box.gpu("up", 211)
@@ -203,7 +251,7 @@ def test_a_second_acu_on_the_gpu_counts_and_the_last_one_restores_it(box: Box) -
     box.computing()
     box.put(done=[])
     assert box.gpu("down", 211).returncode == 0
-    assert box.done == ["reset", "mode Default"]
+    assert box.done == ["reset", "mode Prohibited"]
     assert not box.run_dir.exists()
 
 
