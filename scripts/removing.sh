@@ -15,7 +15,7 @@ no_other() {
 }
 
 remove_account() {
-  if grep -qs '^acu:' "$root/etc/passwd"; then run userdel ${root:+--prefix "$root"} acu 2>/dev/null; fi
+  if grep -qs '^acu:' "$root/etc/passwd"; then run userdel ${root:+--prefix "$root"} acu; fi
   if grep -qs '^acu:' "$root/etc/group"; then run groupdel ${root:+--prefix "$root"} acu; fi
 }
 

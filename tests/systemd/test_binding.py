@@ -1,0 +1,78 @@
+"""scripts/binding.sh: the drop-in that binds the unit, on recorded machines, where nvidia-smi tells the GPU's address."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.acu.running import ROOT
+
+MACHINES = ROOT / "tests" / "acu" / "hardware" / "machines"
+PROFILE = "numa: {cpus: 2, memory_mb: 16384}\n"
+
+
+def binding(folder: Path, machine: str, config: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """The script on a recorded machine with this configuration."""
+    sys_root = MACHINES / machine / "sys"
+    bus = next(path.name for path in (sys_root / "bus" / "pci" / "devices").iterdir() if "nvidia" in vendor(path))
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\necho 0000{bus.upper()}\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    (folder / "acu").write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m acu "$@"\n')
+    (folder / "acu").chmod(0o755)
+    (folder / "acu.yaml").write_text(config)
+    return subprocess.run(
+        [ROOT / "scripts" / "binding.sh", *words, "--config", folder / "acu.yaml"],
+        env={
+            "PATH": f"{folder}:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "ACU_SYS_ROOT": str(sys_root),
+            "ACU_COMMAND": str(folder / "acu"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def vendor(device: Path) -> str:
+    """Who made a PCI device, as far as it matters."""
+    file = device / "vendor"
+    return "nvidia" if file.exists() and file.read_text().strip() == "0x10de" else ""
+
+
+@pytest.mark.parametrize(("machine", "node"), [("a10g", 0), ("a10g-far", 1)])
+def test_the_daemon_is_bound_to_the_node_of_its_gpu(tmp_path: Path, machine: str, node: int) -> None:
+    done = binding(tmp_path, machine, "", "0")
+    assert done.returncode == 0, done.stderr
+    cpus = (MACHINES / machine / f"sys/devices/system/node/node{node}/cpulist").read_text().strip()
+    assert done.stdout.splitlines()[1:] == [
+        "[Service]",
+        "NUMAPolicy=preferred",
+        f"NUMAMask={node}",
+        f"AllowedCPUs={cpus}",
+    ]
+
+
+def test_two_acus_on_one_node_share_no_cpu(tmp_path: Path) -> None:
+    first, second = (binding(tmp_path, "a10g", PROFILE, number).stdout.splitlines() for number in ("0", "1"))
+    assert first[2:4] == second[2:4] == ["NUMAPolicy=preferred", "NUMAMask=0"]
+    assert first[4].startswith("AllowedCPUs=")
+    assert second[4].startswith("AllowedCPUs=")
+    assert first[4] != second[4]
+    assert first[5:] == second[5:] == ["MemoryMax=16384M"]
+    assert binding(tmp_path, "a10g", PROFILE, "7", "--slice", "1").stdout.splitlines()[4] == second[4]
+
+
+def test_what_is_not_to_be_bound_has_no_drop_in(tmp_path: Path) -> None:
+    done = binding(tmp_path, "a10g", "numa: {node: null}\n", "0")
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_a_node_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    done = binding(tmp_path, "a10g", "numa: {node: 7}\n", "0")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "numa.node: there is no node 7 with CPUs" in done.stderr
