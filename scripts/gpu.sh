@@ -140,6 +140,11 @@ choose_mode() {
     exclusive) wanted=EXCLUSIVE_PROCESS ;;
     auto) wanted=EXCLUSIVE_PROCESS ;;
   esac
+  if [[ $mode == \[* ]]; then # [N/A], [Not Supported]: in virtual machines that have a part of a card
+    say "$name: GPU $index has no compute mode: it stays as it is."
+    wanted=''
+    return
+  fi
   ((all > 1)) || return 0
   if mps_answers; then
     mps=yes
@@ -230,7 +235,7 @@ give_back() {
   done
 }
 
-persistence_there() { [[ ! $wanted ]] || is_set persistence_mode "${persistence^^}" ENABLED; }
+persistence_there() { [[ ! $wanted || $persistence == \[* ]] || is_set persistence_mode "${persistence^^}" ENABLED; }
 persistence_up() {
   share "persistence_mode.$index" "${persistence^^}"
   if [[ ${persistence^^} != ENABLED ]]; then set_gpu "$index" -pm ENABLED; fi
@@ -298,13 +303,14 @@ mps_up() {
   share mps_server off
   keep mps "$ours"
   if [[ $dry_run ]] || ! mps_at "$ours"; then
-    run mkdir -p "$ours/log"
+    run install -d -m 755 "$run_dir/host" "$ours" "$ours/log" # its clients are the daemon's user's
     run env CUDA_MPS_PIPE_DIRECTORY="$ours" CUDA_MPS_LOG_DIRECTORY="$ours/log" nvidia-cuda-mps-control -d
   fi
   limit_clients
 }
 limit_clients() {
   local limit
+  if [[ $assumed ]]; then return; fi # the plan is the card's
   limit=$(client_limit)
   if [[ $limit ]]; then
     tell_mps "set_default_device_pinned_mem_limit $index ${limit}M"

@@ -13,6 +13,7 @@ from tests.scripts import nvidia
 from tests.scripts.parts import SCRIPTS, fields, needs_root, part, tree
 
 pytestmark = needs_root
+ACU = SCRIPTS.parent / ".venv/bin/acu"
 PROGRAMS = ("nvidia-smi", "nvidia-modprobe", "nvidia-cuda-mps-control")
 ONE = "models: {large: {model: qwen2.5-7b-instruct-awq, engine: vllm}}\n"
 TWO = "models: {large: {model: qwen2.5-7b-instruct-awq}, small: {model: qwen2.5-0.5b-instruct}}\n"
@@ -55,6 +56,15 @@ class Box:
         """Let processes compute on the first card."""
         gpu = self.state["gpus"][0]
         self.put(gpus=[gpu | {"processes": processes}])
+
+    def plan_for_an_a10g(self) -> None:
+        """Let `acu doctor --plan` be of that card: NVML is not among the programs that the test has."""
+        command = self.folder / "venv/acu"
+        command.parent.mkdir()
+        command.write_text(f'#!/bin/sh\ncase $1 in doctor) set -- "$@" --card a10g;; esac\nexec {ACU} "$@"\n')
+        command.chmod(0o755)
+        (command.parent / "python").symlink_to(ACU.with_name("python"))
+        self.environment["ACU_COMMAND"] = str(command)
 
     def gpu(self, verb: str, number: int = 210, config: str = "", *options: str) -> subprocess.CompletedProcess[str]:
         """Call gpu.sh as acu-up does, which has read the configuration."""
@@ -117,19 +127,11 @@ def test_two_engines_without_mps_share_it_with_anybody_and_a_warning(box: Box) -
 
 
 def test_mps_keeps_each_engine_to_what_the_plan_leaves_it(box: Box) -> None:
-    """The card of the plan is a recorded one: NVML is not among the programs of this box."""
-    command = box.folder / "venv/acu"
-    real = SCRIPTS.parent / ".venv/bin"
-    command.parent.mkdir()
-    planned = f'exec {real}/acu "$@" --card a10g'
-    command.write_text(f'#!/bin/sh\ncase $1 in doctor) {planned};; *) exec {real}/acu "$@";; esac\n')
-    command.chmod(0o755)
-    (command.parent / "python").symlink_to(real / "python")
-    box.environment["ACU_COMMAND"] = str(command)
+    box.plan_for_an_a10g()
     up = box.gpu("up", 210, TWO)
     assert up.returncode == 0, up.stderr
     shown = subprocess.run(
-        [real / "acu", "doctor", "--plan", "--json", "--card", "a10g", "-c", box.folder / "210.yaml"],
+        [ACU, "doctor", "--plan", "--json", "--card", "a10g", "-c", box.folder / "210.yaml"],
         capture_output=True,
         text=True,
         check=True,
@@ -145,8 +147,7 @@ def test_mps_keeps_each_engine_to_what_the_plan_leaves_it(box: Box) -> None:
 @pytest.mark.parametrize("failing", ["-pm", "-c", "mps", "limit"])
 def test_what_was_begun_is_taken_back_where_a_step_fails(box: Box, failing: str) -> None:
     if failing == "limit":
-        test_mps_keeps_each_engine_to_what_the_plan_leaves_it(box)
-        assert box.gpu("down").returncode == 0
+        box.plan_for_an_a10g()
     box.put(gpus=[nvidia.A10G | {"persistence": "Disabled"}], fails={failing: [4, "no: Insufficient Permissions"]})
     before = box.state | {"done": []}
     up = box.gpu("up", 210, TWO)
@@ -235,6 +236,14 @@ def test_the_mode_can_be_asked_for_or_kept(box: Box) -> None:
     assert box.state["gpus"][0]["mode"] == "Default"
     assert box.gpu("down").returncode == 0
     assert box.state["gpus"][0]["mode"] == "Prohibited"
+
+
+def test_a_card_without_compute_modes_is_left_as_it_is(box: Box) -> None:
+    box.put(gpus=[nvidia.A10G | {"mode": "[N/A]", "persistence": "[N/A]"}])
+    up = box.gpu("up", 210, TWO)
+    assert up.returncode == 0
+    assert "GPU 0 has no compute mode" in up.stderr
+    assert box.done == []
 
 
 def test_a_second_acu_on_the_gpu_counts_and_the_last_one_restores_it(box: Box) -> None:
