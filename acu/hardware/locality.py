@@ -2,10 +2,10 @@
 
 Once the engines are ready, and every minute from then on, a thread reads /proc/PID/numa_maps of each process (numamaps.py).
 The kernel walks the page tables for it: about 10 ms a GB, with the process's memory map locked for reading. Where less than
-98 % of a process's own memory is on the node, and the node has room again, the pages are moved there, at most once in ten
-minutes (the kernel's own NUMA balancing does the same all day; what a driver has pinned stays). A process that is still short
-is told of once in the log, and again after it has been well. Nothing is looked at where nothing is bound, or there is one node
-and nobody asked.
+98 % of a process's own memory is on the node, and the node has room, page cache included, the pages are moved there (the
+kernel's own NUMA balancing does the same all day; what a driver has pinned stays). Where that did not help it is tried again
+after ten minutes. A process that is still short is told of once in the log, and again after it has been well. Nothing is looked
+at where nothing is bound, or there is one node and nobody asked.
 
 `told` and `shares` may be asked from any thread: they read one reference that is replaced as a whole.
 """
@@ -20,9 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-
-from acu.hardware.numa import SLASH, read_nodes
+from acu.hardware.numa import SLASH, available_mb
 from acu.hardware.numamaps import GOOD_SHARE, Pages, parse
 from acu.hardware.pin import Bound, Policy
 
@@ -33,19 +31,13 @@ EVERY_S = 60.0
 AT_LATEST_S = 60.0
 """After the start, the first look does not wait longer for engines."""
 ASK_S = 1.0
-MOVE_EVERY_S = 600.0
+TRY_AGAIN_S = 600.0
 RESERVE_MB = 256
 """Stays free on a node to which pages are moved."""
 DAEMON = "daemon"
 MIB = 1 << 20
 
 log = logging.getLogger("acu.numa")
-
-
-class Seen(Struct, frozen=True):
-    """Processes by name with the bytes of each on each node."""
-
-    pages: dict[str, Pages] = {}
 
 
 class Locality:
@@ -56,20 +48,20 @@ class Locality:
         self._bound = bound
         self._policy = policy
         self._root = root
-        self._seen = Seen()
+        self._seen: dict[str, Pages] = {}
         self._warned: set[str] = set()
-        self._moved_at: dict[int, float] = {}
+        self._in_vain: dict[str, float] = {}  # when moving did not help
 
     @property
     def shares(self) -> dict[str, float]:
         """The part of each process's own memory that lies on the node, 0.0 to 1.0; empty before the first look."""
         node = self._bound.node
-        return {} if node is None else {name: pages.share(node) for name, pages in self._seen.pages.items()}
+        return {} if node is None else {name: pages.share(node) for name, pages in self._seen.items()}
 
     def told(self) -> dict[str, Any]:
         """For `acu status`: what was bound, what could not be, and where memory lies (shares of it, MiB elsewhere)."""
         node = self._bound.node
-        processes = {} if node is None else {name: _told(pages, node) for name, pages in self._seen.pages.items()}
+        processes = {} if node is None else {name: _told(pages, node) for name, pages in self._seen.items()}
         return {
             "line": self._bound.line,
             "node": node,
@@ -105,9 +97,10 @@ class Locality:
         assert node is not None
         pages = self._read(processes)
         short = {name: found for name, found in pages.items() if found.share(node) < GOOD_SHARE}
-        if short and self._brought(node, {name: processes[name] for name in short}, short):
-            pages |= self._read({name: processes[name] for name in short})
-        self._seen = Seen(pages)
+        tried = self._bring(node, processes, short)
+        pages |= self._read({name: processes[name] for name in tried})
+        self._in_vain |= {name: time.monotonic() for name in tried if pages[name].share(node) < GOOD_SHARE}
+        self._seen = pages
         for name, found in pages.items():
             self._judge(name, processes[name], found, node)
 
@@ -125,26 +118,26 @@ class Locality:
                 found[name] = parse("\n".join(texts))
         return found
 
-    def _brought(self, node: int, processes: Mapping[str, tuple[int, ...]], short: Mapping[str, Pages]) -> bool:
-        """Move what lies elsewhere, where the node has room and it was not tried of late. Whether anything was tried."""
-        free_mb = next((there.free_mb for there in read_nodes(self._root) if there.id == node), 0) - RESERVE_MB
+    def _bring(self, node: int, processes: Mapping[str, tuple[int, ...]], short: Mapping[str, Pages]) -> list[str]:
+        """Move what lies elsewhere, where the node has room and it was not in vain of late. Which of them it was tried for."""
+        room_mb = available_mb(node, self._root) - RESERVE_MB
         others = tuple(other for other in self._bound.nodes if other != node)
-        tried = False
-        for name, pids in processes.items():
-            away_mb = _away(short[name], node) // MIB
-            due = [pid for pid in pids if time.monotonic() - self._moved_at.get(pid, -MOVE_EVERY_S) >= MOVE_EVERY_S]
-            if not others or not due or away_mb > free_mb:
+        tried = []
+        for name, found in short.items():
+            away_mb = _away(found, node) // MIB
+            due = time.monotonic() - self._in_vain.get(name, -TRY_AGAIN_S) >= TRY_AGAIN_S
+            if not others or not due or away_mb > room_mb:
                 continue
-            free_mb -= away_mb
-            tried = True
-            for pid in due:
-                self._moved_at[pid] = time.monotonic()
-                try:
-                    stayed = self._policy().bring(pid, others, node)
-                except OSError as error:
-                    log.warning("memory was not moved", extra={"of": name, "to_node": node, "why": error.strerror})
-                else:
-                    log.info("memory moved", extra={"of": name, "to_node": node, "mb": away_mb, "pages_stayed": stayed})
+            room_mb -= away_mb
+            tried.append(name)
+            try:
+                stayed = sum(self._policy().bring(pid, others, node) for pid in processes[name])
+            except ProcessLookupError:  # it has ended meanwhile
+                continue
+            except OSError as error:
+                log.warning("memory was not moved", extra={"of": name, "to_node": node, "why": error.strerror})
+            else:
+                log.info("memory moved", extra={"of": name, "to_node": node, "mb": away_mb, "pages_stayed": stayed})
         return tried
 
     def _judge(self, name: str, pids: tuple[int, ...], found: Pages, node: int) -> None:

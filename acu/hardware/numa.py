@@ -50,11 +50,7 @@ def read_nodes(root: Path = SLASH) -> tuple[Node, ...]:
 
 def read_node(folder: Path) -> Node:
     """One node. Raises OSError, or ValueError where the kernel's list is none."""
-    sizes = {}
-    for line in (folder / "meminfo").read_text().splitlines():  # `Node 0 MemTotal:       16384000 kB`
-        words = line.split()
-        if len(words) > 3:
-            sizes[words[2].rstrip(":")] = int(words[3]) >> 10
+    sizes = _sizes(folder)
     distances: tuple[int, ...] = ()
     with contextlib.suppress(OSError):
         distances = tuple(map(int, (folder / "distance").read_text().split()))
@@ -65,6 +61,24 @@ def read_node(folder: Path) -> Node:
         free_mb=sizes.get("MemFree", 0),
         distances=distances,
     )
+
+
+def available_mb(node: int, root: Path = SLASH) -> int:
+    """MiB that can be had of the node: free, or the page cache's and so given up for the asking. 0 where it cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        sizes = _sizes(root / NODES / f"node{node}")
+        return sum(sizes.get(name, 0) for name in ("MemFree", "Active(file)", "Inactive(file)", "SReclaimable"))
+    return 0
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """The figures of a node's memory, in MiB. Raises OSError, ValueError."""
+    sizes = {}
+    for line in (folder / "meminfo").read_text().splitlines():  # `Node 0 MemTotal:       16384000 kB`
+        words = line.split()
+        if len(words) > 3:
+            sizes[words[2].rstrip(":")] = int(words[3]) >> 10
+    return sizes
 
 
 def node_of_device(bdf: str, root: Path = SLASH) -> int | None:

@@ -25,7 +25,7 @@ NOMINAL = 1.1
 class Room(Struct, frozen=True):
     """What this process may use: CPUs of its affinity, nodes whose memory its cpuset and its policy leave.
 
-    `cores`: the CPUs of each physical core, as far as they matter.
+    `free_mb` of a node counts page cache too; `cores`: the CPUs of each physical core, as far as they matter.
     """
 
     nodes: tuple[Node, ...]

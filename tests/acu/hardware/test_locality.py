@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from acu.hardware import locality
-from acu.hardware.locality import MOVE_EVERY_S, Locality, processes_of
+from acu.hardware.locality import TRY_AGAIN_S, Locality, processes_of
 from acu.hardware.numa import read_nodes
 from acu.hardware.pin import Bound, Policy
 from agentflow.engine.protocol import EngineInfo
@@ -41,10 +41,11 @@ class Box:
             f"7f1d00000000 prefer:1 file=/usr/lib/libtorch_cpu.so mapped={files} N0={files} kernelpagesize_kB=4\n"
         )
 
-    def free(self, mib: int) -> None:
-        """That much is free on node 1."""
+    def free(self, mib: int, cache: int = 0) -> None:
+        """That much is free on node 1, and that much is page cache."""
         (self.root / "sys/devices/system/node/node1/meminfo").write_text(
             f"Node 1 MemTotal: 16777216 kB\nNode 1 MemFree: {mib << 10} kB\n"
+            f"Node 1 Active(file): {cache << 9} kB\nNode 1 Inactive(file): {cache << 9} kB\n"
         )
 
     def policy(self) -> Policy:
@@ -133,18 +134,30 @@ def test_once_there_is_room_it_is_moved_and_a_later_lack_is_told_again(
     seen.look({"daemon": (100,)})
     assert (box.moved, seen.shares, warnings(caplog)) == ([100], {"daemon": 1.0}, [lack])
     box.put(100, near=GIB_PAGES, far=GIB_PAGES)
-    seen.look({"daemon": (100,)})  # it was moved a moment ago
-    assert (box.moved, seen.shares, warnings(caplog)) == ([100], {"daemon": 0.5}, [lack, lack])
+    seen.look({"daemon": (100,)})  # what is taken meanwhile is moved too
+    assert (box.moved, seen.shares, warnings(caplog)) == ([100, 100], {"daemon": 1.0}, [lack])
+    box.put(100, near=GIB_PAGES, far=GIB_PAGES)
+    box.free(100)
+    seen.look({"daemon": (100,)})
+    assert (box.moved, seen.shares, warnings(caplog)) == ([100, 100], {"daemon": 0.5}, [lack, lack])
 
 
-def test_a_move_is_tried_again_after_its_time(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_cache_is_room_too(box: Box) -> None:
+    box.put(100, near=GIB_PAGES, far=GIB_PAGES)
+    box.free(100, cache=2_000)
+    seen = Locality(BOUND, box.root, box.policy)
+    seen.look({"daemon": (100,)})
+    assert (box.moved, seen.shares) == ([100], {"daemon": 1.0})
+
+
+def test_a_move_in_vain_is_tried_again_after_its_time(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(locality.time, "monotonic", lambda: now)
     box.stay = GIB_PAGES // 2  # what a driver has pinned
     box.put(100, near=GIB_PAGES, far=GIB_PAGES)
     seen = Locality(BOUND, box.root, box.policy)
     seen.look({"daemon": (100,)})
-    now += MOVE_EVERY_S - 1
+    now += TRY_AGAIN_S - 1
     seen.look({"daemon": (100,)})
     assert box.moved == [100]
     now += 1

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acu.hardware.examination import Node
-from acu.hardware.numa import cpu_list, node_of_device, read_nodes
+from acu.hardware.numa import available_mb, cpu_list, node_of_device, read_nodes
 
 
 def make_node(root: Path, number: int, cpus: str, total_kb: int, free_kb: int, distances: str = "10 21") -> Path:
@@ -77,6 +77,18 @@ def test_a_kernel_without_numa_has_no_nodes_and_a_broken_one_is_left_out(tmp_pat
     (make_node(tmp_path, 0, "0", 4096, 1024) / "cpulist").write_text("?")
     make_node(tmp_path, 1, "1", 4096, 1024)
     assert [node.id for node in read_nodes(tmp_path)] == [1]
+
+
+def test_what_can_be_had_of_a_node_is_free_or_page_cache(tmp_path: Path) -> None:
+    folder = make_node(tmp_path, 0, "0", 16_384_000, 1_024_000)
+    assert available_mb(0, tmp_path) == 1_000
+    with (folder / "meminfo").open("a") as meminfo:
+        meminfo.write(
+            "Node 0 Active(file):  512000 kB\nNode 0 Inactive(file):  256000 kB\nNode 0 Inactive(anon): 99999 kB\n"
+        )
+        meminfo.write("Node 0 SReclaimable:  51200 kB\nNode 0 FilePages:  9999999 kB\n")
+    assert available_mb(0, tmp_path) == 1_800
+    assert available_mb(1, tmp_path) == 0
 
 
 def test_this_machines_nodes_hold_every_cpu_of_this_process() -> None:
