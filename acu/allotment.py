@@ -34,6 +34,7 @@ from dataplane.memory import memory_bytes
 A10G_MB, A10G_WEIGHTS_MB, A10G_KV_MB = 23_028, 12_288, 8_192  # the reference device, and how it is divided
 HOST_MB = 3072  # of the node's memory, an engine on the GPU
 DAEMON_MB = 768  # of the node's memory, the daemon beside its hot layer
+LEAST_HOT_MB = 64  # what the data plane works with
 _A_CARD = MachineFacts(cpus=(), memory_available=0, gpu=True)
 
 
@@ -217,9 +218,15 @@ def node_warning(config: AcuConfig, budget: NodeBudget | None) -> str | None:
             f"data_plane.hot_layer_mem_mb: {hot} is more than all of numa.memory_mb, {limit}; beside the engines "
             f"({budget.engines_mb} MiB with the daemon) {budget.left_mb} are left: lower it"
         )
+    least = budget.left_mb >= LEAST_HOT_MB
+    what = (
+        f"lower it to {budget.left_mb}"
+        if least
+        else "choose smaller models, or give them more of the node (numa.memory_mb)"
+    )
     return (
         f"data_plane.hot_layer_mem_mb: {budget.hot_mb} MiB and the engines' {budget.engines_mb} (with the daemon) are more than "
-        f"the {budget.memory_mb} MiB of the NUMA node: what is too much lies on another node; lower it to {budget.left_mb}"
+        f"the {budget.memory_mb} MiB that are there for them on the NUMA node; {what}"
     )
 
 

@@ -142,11 +142,11 @@ def test_the_catalogue_knows_the_layout_of_qwen_7b(tmp_path: Path) -> None:
 def test_the_node_must_have_room_for_what_is_hot(tmp_path: Path) -> None:
     model = ModelConfig(model=str(qwen_7b_awq(tmp_path / "q")))
     (note,) = drawn(with_a10g(), hot=14_000, large=model).notes
-    assert (
-        "are more than the 16000 MiB of the NUMA node: what is too much lies on another node; lower it to 12160" in note
-    )
+    assert "are more than the 16000 MiB that are there for them on the NUMA node; lower it to 12160" in note
     (problem,) = drawn(with_a10g(), hot=14_000, numa=NumaConfig(memory_mb=12_000), large=model).problems
     assert problem.startswith("data_plane.hot_layer_mem_mb: 14000 is more than all of numa.memory_mb, 12000")
+    (note,) = drawn(with_a10g(), hot=64, numa=NumaConfig(memory_mb=3_850), large=model).notes
+    assert note.endswith("; choose smaller models, or give them more of the node (numa.memory_mb)")
     assert drawn(with_a10g(), numa=NumaConfig(node=None), large=model).node is None
 
 
