@@ -89,6 +89,9 @@ def check(config: AcuConfig, warn: Callable[[str], None], tools: Mapping[str, st
     with contextlib.suppress(StartRefused):  # which is noted by now
         if plans and (hot := hot_warning(plans, config, report)):
             warn(hot)
+    with contextlib.suppress(StartRefused):
+        for lacking in placement_for(config, report).short:
+            warn(lacking)
     if tools is not None and config.agents:
         from acu.agency import check_tools
 

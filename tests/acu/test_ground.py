@@ -23,6 +23,7 @@ from acu.ground import (
     tls_context,
 )
 from acu.hardware import probe_machine
+from acu.hardware.numa import read_nodes
 from acu.served import plan_models
 from agentflow.config import ModelConfig
 from dataplane.config import DataPlaneConfig
@@ -141,3 +142,16 @@ def test_a_folder_of_data_that_cannot_be_is_refused(tmp_path: Path) -> None:
     config = AcuConfig(models=PLAYED, data_plane=DataPlaneConfig(path=str(file)))
     assert refused(config) == ["data_plane.path"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_a_node_that_is_not_there_is_refused_and_what_cannot_be_bound_is_a_warning_of_the_check() -> None:
+    nodes = read_nodes()
+    if not nodes:
+        pytest.skip("this kernel has no NUMA")
+    missing = AcuConfig(models=PLAYED, numa=NumaConfig(node=nodes[-1].id + 1))
+    assert refused(missing) == ["numa.node"]
+    usable = next(node for node in nodes if set(node.cpus) & os.sched_getaffinity(0))
+    large = AcuConfig(models=PLAYED, numa=NumaConfig(node=usable.id, memory_mb=usable.memory_mb * 2))
+    assert f"numa.memory_mb is {usable.memory_mb * 2}, and node {usable.id} has {usable.memory_mb} MiB" in warnings(
+        large
+    )
