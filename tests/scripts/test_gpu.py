@@ -188,17 +188,6 @@ def test_the_gpu_is_not_reset_while_a_program_has_it_open(box: Box) -> None:
     assert "reset" not in box.done
 
 
-def test_a_mode_that_cannot_be_set_is_the_reason_and_nothing_stays(box: Box) -> None:
-    text = "Unable to set the compute mode for GPU 00000000:3B:00.0: Insufficient Permissions"
-    box.put(fails={"-c": [4, text]})
-    up = box.gpu("up")
-    assert up.returncode != 0
-    assert up.stderr.splitlines()[-1] == f"error: nvidia-smi -i 0 -c EXCLUSIVE_PROCESS: {text}"
-    box.put(fails={})
-    assert box.gpu("down").returncode == 0
-    assert not box.run_dir.exists()
-
-
 def test_a_driver_that_does_not_answer_is_an_error_only_where_there_is_a_card(box: Box) -> None:
     box.put(fails={"query": [9, nvidia.NO_DRIVER]})
     without = box.gpu("up")
