@@ -49,7 +49,7 @@ part_down() {
     only=("ACU_ONLY=$(reported "$1" begun)")
     [[ ${only[0]} != ACU_ONLY= && ! $(reported "$1" why) ]] || return 0
   fi
-  env "${only[@]}" "$scripts/$1.sh" down "$number" ${dry_run:+--dry-run} "${@:2}" 5<&- 7>&- 9>&- ||
+  env ACU_PART=yes "${only[@]}" "$scripts/$1.sh" down "$number" ${dry_run:+--dry-run} "${@:2}" 5<&- 7>&- 9>&- ||
     failed "scripts/$1.sh down $number"
 }
 

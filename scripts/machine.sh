@@ -20,7 +20,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # shellcheck disable=SC2034  # for whoever sources this
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 run_dir=${ACU_RUN_DIR:-/run/acu}
-acu=${ACU_COMMAND:-$scripts/../.venv/bin/acu}
+acu=${ACU_COMMAND:-${scripts%/*}/.venv/bin/acu}
 verbs='up down status' # what the first word may be; empty: the first word is the number
 verb='' number='' config='' dry_run='' user='' home='' name='' own=''
 lock=box # what this script holds while it works; see `hold`
@@ -259,6 +259,10 @@ leave() {
 
 # Removes what is empty of our folder, and all of it with the last ACU.
 tidy() {
+  if [[ $dry_run ]]; then
+    [[ ${ACU_PART-} ]] || run find "$run_dir" -depth -type d -empty -delete
+    return
+  fi
   [[ $held && -d $run_dir ]] || return 0
   [[ $lock == box ]] || hold box 6
   find "$run_dir" -mindepth 1 -depth -type d -empty -delete
@@ -315,10 +319,11 @@ take_back() {
   local code=$? step why=${reason:-"the step ${begun[0]-to begin} failed"}
   trap '' INT TERM
   trap - EXIT
+  if [[ $dry_run ]]; then begun=(); fi # of which nothing was done
   set +e
   going=down
   for step in "${begun[@]}"; do "${step}_down"; done
-  tidy
+  [[ $dry_run ]] || tidy
   tell_why "$why"
   exit "$code"
 }

@@ -77,7 +77,7 @@ namespace_down() {
 }
 
 remove_run_netns() {
-  [[ -d /run/netns && ! $(find /run/netns -mindepth 1 -print -quit) ]] || return 0
+  [[ -d /run/netns && ! $(find /run/netns -mindepth 1 ! -name "$namespace" -print -quit) ]] || return 0
   if mountpoint -q /run/netns; then run umount /run/netns; fi
   run rmdir /run/netns
 }

@@ -1,6 +1,7 @@
 """acu-up and acu-down: real daemons, side by side, in a machine of their own, and that no trace of them stays."""
 
 import json
+import os
 import re
 import subprocess
 import time
@@ -206,15 +207,16 @@ def test_a_dry_run_changes_nothing_and_pasted_does_the_same(box: Box, tmp_path: 
     built = comparable(box.snapshot())
     box.run(DOWN, str(ONE))
     assert box.snapshot() == before
-    pasted = tmp_path / "pasted"
-    # There may be no GPU here, whose commands are printed all the same.
-    pasted.write_text("".join(line for line in printed.splitlines(keepends=True) if not line.startswith("nvidia-")))
-    box.run("bash", "-e", pasted)
+    # A dry run assumes the GPU, which may not be here: its commands are then played.
+    for name in ("nvidia-smi", "nvidia-modprobe", "nvidia-cuda-mps-control"):
+        (tmp_path / name).symlink_to("/bin/true")
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    (tmp_path / "up").write_text(printed)
+    box.run("bash", "-e", tmp_path / "up", env=path)
     until(lambda: box.tries(ACU, "status", "--socket", socket(ONE))[0] == 0)
     assert comparable(box.snapshot()) == built
-    down = box.run("bash", "-c", f"{DOWN} {ONE} --dry-run 2>/dev/null")
-    pasted.write_text(down)
-    box.run("bash", "-e", pasted)
+    (tmp_path / "down").write_text(box.run("bash", "-c", f"{DOWN} {ONE} --dry-run 2>/dev/null"))
+    box.run("bash", "-e", tmp_path / "down", env=path)
     assert box.snapshot() == before
 
 

@@ -1,5 +1,7 @@
 """The network of an ACU: what comes in and goes out, and that nothing of it stays, whatever fails."""
 
+import os
+import shutil
 import subprocess
 import textwrap
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ SERVER = """
 ASK = "import urllib.request as u, sys; print(u.urlopen(f'http://{sys.argv[1]}:8080', timeout=0.5).read().decode())"
 
 pytestmark = needs_a_box
+needs_iptables = pytest.mark.skipif(not shutil.which("iptables"), reason="iptables is not installed")
 
 
 @pytest.fixture
@@ -63,7 +66,8 @@ def serving(box: Box, *where: str | Path) -> subprocess.Popen[str]:
     return server
 
 
-def test_a_tool_inside_reaches_a_server_outside_as_the_box_and_nobody_reaches_in(box: Box) -> None:
+def add_outside(box: Box) -> None:
+    """Another machine, 198.51.100.2, which knows the way to the namespaces."""
     for command in (
         "ip netns add outside",
         "ip link add wan type veth peer name wan netns outside",
@@ -74,9 +78,14 @@ def test_a_tool_inside_reaches_a_server_outside_as_the_box_and_nobody_reaches_in
         "ip -n outside route add 10.231.0.0/16 via 198.51.100.1",
     ):
         box.run(*command.split())
+
+
+def check_roads(box: Box, env: dict[str, str]) -> None:
+    """A tool inside reaches a server outside, which sees the box; and from there and from another ACU nobody reaches in."""
     before = box.snapshot()
-    box.run(NETNS, "up", "200")
-    box.run(NETNS, "up", "201")
+    box.run(NETNS, "up", "200", env=env)
+    box.run(NETNS, "up", "201", env=env)
+    box.run(NETNS, "status", "200", env=env)
     outside, inside = ("ip", "netns", "exec", "outside"), (NETNS, "exec", "200")
     with serving(box, *outside), serving(box, *inside):
         assert box.run(*inside, "python3", "-c", ASK, "198.51.100.2") == "198.51.100.1\n"
@@ -85,9 +94,48 @@ def test_a_tool_inside_reaches_a_server_outside_as_the_box_and_nobody_reaches_in
             assert code != 0
             assert "timed out" in said
         box.run("bash", "-c", "kill -9 $(ip netns pids outside) $(ip netns pids acu200)")
-    box.run(NETNS, "down", "200")
-    box.run(NETNS, "down", "201")
+    box.run(NETNS, "down", "200", env=env)
+    box.run(NETNS, "down", "201", env=env)
     assert box.snapshot() == before
+
+
+def test_a_tool_inside_reaches_a_server_outside_as_the_box_and_nobody_reaches_in(box: Box) -> None:
+    add_outside(box)
+    check_roads(box, {})
+
+
+@needs_iptables
+def test_where_the_box_forwards_nothing_by_itself_the_roads_are_the_same(box: Box) -> None:
+    add_outside(box)
+    box.run("iptables", "-w", "-P", "FORWARD", "DROP")
+    check_roads(box, {})
+
+
+@needs_iptables
+def test_without_nft_the_roads_are_made_by_iptables(box: Box, tmp_path: Path) -> None:
+    add_outside(box)
+    for table, chain in (("nat", "POSTROUTING"), ("filter", "FORWARD")):  # which makes the tables
+        box.run("iptables", "-w", "-t", table, "-P", chain, "ACCEPT")
+    check_roads(box, {"PATH": without(tmp_path, "nft")})
+
+
+def test_without_either_it_is_refused_before_anything_is_changed(box: Box, tmp_path: Path) -> None:
+    before = box.snapshot()
+    code, said = box.tries(NETNS, "up", "200", env={"PATH": without(tmp_path, "nft", "iptables")})
+    assert code == 1
+    assert "nftables" in said
+    assert box.snapshot() == before
+
+
+def without(folder: Path, *names: str) -> str:
+    """A PATH that lacks some commands."""
+    for entry in reversed(os.environ["PATH"].split(":")):
+        for command in Path(entry).glob("*"):
+            if command.name not in names:
+                link = folder / command.name
+                link.unlink(missing_ok=True)
+                link.symlink_to(command)
+    return str(folder)
 
 
 @pytest.mark.parametrize("before", ["0", "1"])
