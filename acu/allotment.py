@@ -44,6 +44,7 @@ class Budget(Struct, frozen=True):
     device_mb: int
     weights_mb: int
     kv_cache_mb: int
+    workers_mb: int = 0
 
 
 class Sized(Struct, frozen=True):
@@ -82,7 +83,7 @@ def gpu_budget(gpu: GpuConfig, report: Report) -> Budget | None:
             f"gpu.weights_mb + gpu.kv_cache_size_mb: {weights} + {pool} MiB do not fit the {device.memory_mb} MiB of "
             f"{device.name}; lower one of them"
         )
-    return Budget(device.memory_mb, weights, pool)
+    return Budget(device.memory_mb, weights, pool, gpu.workers_mb)
 
 
 def card_of(device: Gpu, daemon: int | None = None) -> Card:
@@ -186,8 +187,9 @@ def alternatives() -> tuple[Alternative, ...]:
 
 
 def card_plan(card: Card, demands: Iterable[Demand], budget: Budget | None) -> MemoryPlan:
-    """The plan of a card, within gpu.weights_mb."""
-    return MemoryPlan(card=card, demands=tuple(demands), weights_limit_mb=budget.weights_mb if budget else None)
+    """The plan of a card, within gpu.weights_mb and beside gpu.workers_mb."""
+    limit, workers = (budget.weights_mb, budget.workers_mb) if budget else (None, 0)
+    return MemoryPlan(card=card, demands=tuple(demands), weights_limit_mb=limit, workers_mb=workers)
 
 
 def node_plan(

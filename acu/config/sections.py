@@ -101,7 +101,7 @@ class GpuConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Mebibytes | None,
         Meta(
             description="GPU memory in MiB for all models' weights; models that need more are refused at the start. "
-            "Default: 53 % of the device (12288 on an A10G)."
+            "Default: 53 % of the device (12288 on an A10G), or what gpu.kv_cache_size_mb leaves."
         ),
     ] = None
     kv_cache_size_mb: Annotated[
@@ -111,6 +111,14 @@ class GpuConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             "own. Default: 36 % of the device (8192 on an A10G)."
         ),
     ] = None
+    workers_mb: Annotated[
+        int,
+        Meta(
+            description="GPU memory in MiB that the plan leaves to other processes of this ACU, such as tools that compute on "
+            "the card. 0: none does.",
+            ge=0,
+        ),
+    ] = 0
     compute_mode: Annotated[
         Literal["auto", "exclusive", "default", "keep"],
         Meta(

@@ -70,6 +70,16 @@ def test_in_bfloat16_it_does_not_and_the_plan_says_what_would(tmp_path: Path) ->
     assert (document["fits"], document["scratch_mb"], document["step_mb"]) == (False, -1164, 659)
 
 
+def test_what_workers_are_left_is_not_scratch_and_may_be_too_much(tmp_path: Path) -> None:
+    awq = ModelConfig(model=str(qwen_7b_awq(tmp_path / "awq")))
+    beside = drawn(with_a10g(), gpu=GpuConfig(workers_mb=2_000), large=awq)
+    assert not beside.problems
+    document = json.loads(as_json(beside))
+    assert (document["workers_mb"], document["scratch_mb"]) == (2_000, 8_049 - 2_000)
+    (problem,) = drawn(with_a10g(), gpu=GpuConfig(workers_mb=7_400), large=awq).problems
+    assert "+ 7400 for workers" in problem
+
+
 def test_models_on_the_cpu_are_on_the_node_and_not_on_the_card(tmp_path: Path) -> None:
     folder = str(model_folder(tmp_path / "e", {"hidden_size": 8}, [("w", "F16", (100 << 20,))]))
     found = drawn(
