@@ -89,12 +89,13 @@ changing() {
   fi
 }
 
-# place SOURCE FILE: a file of systemd/ with the prefix in it.
+# place SOURCE FILE [EDIT]: a file of systemd/ with the prefix in it, and with this edit of sed.
 place() {
-  if [[ -f $root$2 ]] && cmp -s <(sed "s|/opt/acu|$prefix|g" "$here/systemd/$1") "$root$2"; then return; fi
+  local edit="s|/opt/acu|$prefix|g;${3-}"
+  if [[ -f $root$2 ]] && cmp -s <(sed "$edit" "$here/systemd/$1") "$root$2"; then return; fi
   changing "$2"
   run install -m 644 "$here/systemd/$1" "$root$2"
-  if [[ $prefix != /opt/acu ]]; then run sed -i "s|/opt/acu|$prefix|g" "$root$2"; fi
+  if [[ $edit != "s|/opt/acu|/opt/acu|g;" ]]; then run sed -i "$edit" "$root$2"; fi
 }
 
 # drop FILE: a drop-in that this configuration has no use for.

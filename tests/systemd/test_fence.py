@@ -43,8 +43,9 @@ def attempts() -> str:
         if libc.unshare(0x10000000) < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     told = {
-        "program": os.strerror(0) if outcome(lambda: subprocess.run(["/bin/true"], check=True)) == "done" else "no",
+        "program": outcome(lambda: subprocess.run(["/bin/true"], check=True)),
         "tcp": outcome(lambda: socket.socket()),
+        "addresses": outcome(lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)),
         "raw": outcome(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)),
         "namespace": outcome(unshare),
         "owner": outcome(lambda: os.chown(".", 0, 0)),
@@ -159,7 +160,7 @@ def test_the_daemon_does_all_its_work_within_the_fence_of_its_unit(
         told = answer.choices[0].message.content
         assert told is not None
         assert (
-            "program: Success, tcp: done, raw: Address family not supported by protocol, "
+            "program: done, tcp: done, addresses: done, raw: Address family not supported by protocol, "
             "namespace: Operation not permitted, owner: Operation not permitted, program's place: Read-only file system, "
             f"homes: {os.strerror(2)}, binding: done, own folder: done, uid: {USER}"
         ) in told

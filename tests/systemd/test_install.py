@@ -150,8 +150,8 @@ def settled(root: Path) -> dict[str, tuple[int, str]]:
 @pytest.mark.parametrize(
     ("upgrade", "failing"),
     [
-        (False, ("cp", "install", "mkdir", "mv", "systemctl", "systemd-sysusers")),
-        (True, ("find", "install", "mv", "rm", "rmdir", "sed", "systemctl")),
+        (False, ("chmod", "cp", "install", "mv", "systemctl", "systemd-sysusers")),
+        (True, ("find", "install", "mv", "rm", "systemctl")),
     ],
 )
 def test_whatever_fails_the_tree_is_as_it_was(
@@ -180,7 +180,7 @@ def test_whatever_fails_the_tree_is_as_it_was(
             assert snapshot(root) == before, f"the command with number {number}: {done.stderr}"
             assert KEY.search(done.stdout) is None
     assert not failed.exists()
-    assert number - len(ended) >= 10, "most of them matter"
+    assert number - len(ended) >= 8, "most of them matter"
     assert all(each == ended[-1] for each in ended), "where one does not, all is done"
 
 

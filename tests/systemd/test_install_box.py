@@ -47,6 +47,7 @@ case "$*" in
   "config get numa.node "*) echo 0 ;;
   "config get numa.cpus "*) echo 1 ;;
   "config get numa.memory_mb "*) echo 16384 ;;
+  "config get network.namespace "*) echo desk ;;
   *" config show --json")
     echo '{"config": {"models": {"a": {"model": "big", "engine": null}, "b": {"model": "/a/b", "engine": null}}}}' ;;
   *" models pull "*)
@@ -112,7 +113,8 @@ def test_a_box_gets_an_acu_that_runs_and_is_as_before_when_it_is_purged(box: Pat
         cat /etc/systemd/system/acu@0.service.d/binding.conf >$box/binding
         ls -ld /etc/acu/0.keys /var/lib/acu/0 /var/cache/acu >$box/listed
         cp $box/out $box/first
-        go --gpu
+        go --gpu --namespace
+        cat /etc/systemd/system/acu@0.service.d/namespace.conf >$box/namespace
         ((code == 0))
         go --uninstall --purge
         ((code == 0))
@@ -126,6 +128,10 @@ def test_a_box_gets_an_acu_that_runs_and_is_as_before_when_it_is_purged(box: Pat
     first = Path("/sys/devices/system/node/node0/cpulist").read_text().replace(",", "-").split("-")[0]
     binding = (box / "binding").read_text().splitlines()
     assert {"[Service]", f"AllowedCPUs={first}", "MemoryMax=16384M"} <= set(binding)
+    assert (box / "namespace").read_text().splitlines()[-2:] == [
+        "NetworkNamespacePath=/run/netns/desk",
+        "BindReadOnlyPaths=-/etc/netns/desk/resolv.conf:/etc/resolv.conf",
+    ]
     rights = [line.split()[:4] for line in (box / "listed").read_text().splitlines()]
     assert [(right, owner) for right, _, owner, _ in rights] == [
         ("-rw-------", "root"),

@@ -102,7 +102,7 @@ def test_the_daemon_is_given_more_time_than_it_takes_to_end() -> None:
     assert (unit["Type"], unit["NotifyAccess"], unit["KillMode"]) == (["notify"], ["main"], ["mixed"])
 
 
-def test_the_daemon_finds_the_places_that_the_unit_makes_for_it() -> None:
+def test_the_daemon_finds_the_places_that_the_unit_makes_for_it(tree: Path, tmp_path: Path) -> None:
     environ = {
         "HOME": "/var/lib/acu/3",
         "XDG_CACHE_HOME": "/var/cache/acu/3",
@@ -111,9 +111,12 @@ def test_the_daemon_finds_the_places_that_the_unit_makes_for_it() -> None:
         "RUNTIME_DIRECTORY": "/run/acu-daemon/3",
         "ACU_NETWORK__API_KEYS_FILE": "/run/credentials/acu@3.service/api_keys",
     }
-    config = load(environ, file=UNITS / "acu.yaml").config
+    (tmp_path / "empty.yaml").touch()
+    config = load(environ, file=tmp_path / "empty.yaml").config
+    written = load({"HOME": "/root"}, file=tree / "etc/acu/1.yaml").config  # as root's own commands read it
     assert config.data_plane.path == "/var/lib/acu/3/data"
-    assert config.gpu.model_cache_dir == "/var/cache/acu/models"
+    assert written.data_plane.path == "/var/lib/acu/1/data"
+    assert config.gpu.model_cache_dir == written.gpu.model_cache_dir == "/var/cache/acu/models"
     assert config.network.unix_socket == "/run/acu-daemon/3/acu.sock"
     assert config.network.api_keys_file == "/run/credentials/acu@3.service/api_keys"
     unit = settings(UNITS / "acu@.service")
