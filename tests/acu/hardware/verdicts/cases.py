@@ -179,15 +179,15 @@ SEEN: dict[str, tuple[Case, ...]] = {
     ),
     "numa.mirroring": (
         Case(
-            but(firmware={"installed_mb": 131_072}),
+            but(firmware={"installed_mb": 107_000}),
             "warning",
-            "62 GiB of 128 GiB are visible: the BIOS keeps memory twice (mirroring)",
+            "62 GiB of 104 GiB are visible: the BIOS keeps memory twice (mirroring)",
             "Optimizer, Independent",
         ),
         Case(
-            but(firmware={"installed_mb": 81_920}),
+            but(firmware={"installed_mb": 106_000}),
             "note",
-            "62 GiB of 80 GiB are visible: memory is spared, mirrored in part, or given to a device",
+            "62 GiB of 104 GiB are visible: memory is spared, mirrored in part, or given to a device",
             "dmidecode -t memory",
         ),
     ),
@@ -223,9 +223,9 @@ SEEN: dict[str, tuple[Case, ...]] = {
     ),
     "kernel.files": (
         Case(
-            but(limits={"nofile": (1024, 4096)}),
+            but(limits={"nofile": (1024, 4287)}),
             "warning",
-            "a process may have 4096 open files, and 4096 connections need 4288",
+            "a process may have 4287 open files, and 4096 connections need 4288",
             "LimitNOFILE=4288",
         ),
     ),
@@ -239,17 +239,17 @@ SEEN: dict[str, tuple[Case, ...]] = {
     ),
     "kernel.somaxconn": (
         Case(
-            with_settings(net__core__somaxconn=128),
+            with_settings(net__core__somaxconn=4095),
             "warning",
-            "net.core.somaxconn is 128: so many connections wait to be accepted, and not 4096",
+            "net.core.somaxconn is 4095: so many connections wait to be accepted, and not 4096",
             "sysctl -w net.core.somaxconn=4096",
         ),
     ),
     "kernel.syn-backlog": (
         Case(
-            with_settings(net__ipv4__tcp_max_syn_backlog=512),
+            with_settings(net__ipv4__tcp_max_syn_backlog=1023),
             "note",
-            "net.ipv4.tcp_max_syn_backlog is 512",
+            "net.ipv4.tcp_max_syn_backlog is 1023",
             "sysctl -w net.ipv4.tcp_max_syn_backlog=8192",
         ),
     ),
@@ -270,7 +270,7 @@ SEEN: dict[str, tuple[Case, ...]] = {
         ),
     ),
     "kernel.swappiness": (
-        Case(with_settings(vm__swappiness=60), "note", "vm.swappiness is 60", "sysctl -w vm.swappiness=1"),
+        Case(with_settings(vm__swappiness=11), "note", "vm.swappiness is 11", "sysctl -w vm.swappiness=1"),
     ),
     "kernel.huge-pages": (
         Case(
@@ -323,15 +323,15 @@ SEEN: dict[str, tuple[Case, ...]] = {
     ),
     "disk.load-time": (
         Case(
-            but(reads=(ReadTest("/elsewhere/m", 100, 1.0, direct=False, weights_mb=5600),)),
+            but(reads=(ReadTest("/elsewhere/m", 100, 0.25, direct=False, weights_mb=8000),)),
             "warning",
-            "5600 MiB of weights would take 56 s from the disk, at 100 MiB/s",
+            "8000 MiB of weights would take 20 s from the disk, at 400 MiB/s",
             "iostat -x 1",
         ),
         Case(
-            but(reads=(ReadTest("/var/cache/acu/models/m", 100, 0.25, direct=True, weights_mb=5600),)),
+            but(reads=(ReadTest("/var/cache/acu/models/m", 799, 1.0, direct=True, weights_mb=5593),)),
             "warning",
-            "5600 MiB of weights would take 14 s from the disk, at 400 MiB/s; an NVMe disk reads 2000 MB/s and more, so "
+            "5593 MiB of weights would take 7 s from the disk, at 799 MiB/s; an NVMe disk reads 2000 MB/s and more, so "
             "that another process may have it",
             "iotop -o",
         ),
@@ -364,9 +364,9 @@ SEEN: dict[str, tuple[Case, ...]] = {
             "df -i /var/cache/acu/models",
         ),
         Case(
-            but(places=(replace(DATA, free_files=0),)),
+            but(places=(replace(DATA, free_files=499),)),
             "error",
-            "0 more files fit where the data plane (/var/lib/acu) is",
+            "499 more files fit where the data plane (/var/lib/acu) is",
             "df -i /var/lib/acu",
         ),
     ),
@@ -428,9 +428,9 @@ SEEN: dict[str, tuple[Case, ...]] = {
     ),
     "machine.memory": (
         Case(
-            but(needs={"hot_mb": 70_000}),
+            but(needs={"hot_mb": 66_560}),
             "error",
-            "68 GiB are meant for vectors in memory, and 64 GiB are there",
+            "65 GiB are meant for vectors in memory, and 64 GiB are there",
             "data_plane.hot_layer_mem_mb",
         ),
         Case(
@@ -541,6 +541,12 @@ SEEN: dict[str, tuple[Case, ...]] = {
     "network.daemon": (Case(IDLE, "note", "no ACU answers at 127.0.0.1:8228", "acu serve"),),
     "versions.python": (
         Case(
+            but(versions={"python": "3.10.14"}),
+            "error",
+            "Python is 3.10.14, and ACU runs on 3.11 to 3.13",
+            "scripts/setup --python",
+        ),
+        Case(
             but(versions={"python": "3.14.0"}),
             "error",
             "Python is 3.14.0, and ACU runs on 3.11 to 3.13",
@@ -580,6 +586,11 @@ SEEN: dict[str, tuple[Case, ...]] = {
 }
 
 WELL_ON: dict[str, tuple[Examination, ...]] = {
+    "gpu.present": (
+        WELL,
+        but(NO_CARD, driver={"problem": "Driver Not Loaded"}),
+        but(NO_CARD, driver={"devices": ("nvidia0",)}),
+    ),
     "gpu.driver": (WELL, but(driver={"devices": ()})),
     "gpu.compute-mode": (
         WELL,
@@ -591,17 +602,47 @@ WELL_ON: dict[str, tuple[Examination, ...]] = {
     "numa.interleaving": (WELL, but(nodes=tuple(replace(NODES[0], id=number) for number in range(4)))),
     "numa.clustering": (WELL, but(nodes=(*NODES, replace(NODES[0], id=2, cpus=())))),
     "numa.empty-node": (WELL, but(nodes=(*NODES, replace(NODES[0], id=2, cpus=(), memory_mb=0)))),
-    "numa.memory": (WELL, but(nodes=(NODES[0], replace(NODES[1], free_mb=1)))),
+    "numa.mirroring": (WELL, but(firmware={"installed_mb": 71_000})),
+    "numa.memory": (
+        WELL,
+        but(nodes=(NODES[0], replace(NODES[1], memory_mb=16_384))),
+        but(IDLE, nodes=(NODES[0], replace(NODES[1], free_mb=8_192))),
+        but(nodes=(NODES[0], replace(NODES[1], free_mb=1))),
+    ),
+    "kernel.memlock": (WELL, but(limits={"memlock": (64 << 20, 64 << 20)})),
+    "kernel.syn-backlog": (WELL, with_settings(net__ipv4__tcp_max_syn_backlog=1024)),
+    "kernel.map-count": (WELL, with_settings(vm__max_map_count=65_530)),
+    "kernel.swappiness": (WELL, with_settings(vm__swappiness=10)),
     "kernel.files": (WELL, but(limits={"nofile": (1024, 4288)}), but(limits={"nofile": (1024, None)})),
     "kernel.governor": (WELL, but(kernel={"governor": "schedutil"})),
     "disk.scheduler": (WELL, but(disks=(replace(DISK, scheduler=None),))),
     "disk.read-ahead": (WELL, but(disks=(replace(DISK, read_ahead_kb=1024),))),
-    "disk.load-time": (WELL, but(reads=(ReadTest("/elsewhere/m", 100, 0.25, direct=True, weights_mb=5600),))),
-    "disk.space": (WELL, but(places=(replace(MODELS, free_mb=20_480),)), but(places=(replace(MODELS, size_mb=0),))),
-    "disk.inodes": (WELL, but(places=(replace(MODELS, filesystem="btrfs", free_files=0),))),
+    "disk.load-time": (
+        WELL,
+        but(reads=(ReadTest("/elsewhere/m", 100, 0.25, direct=True, weights_mb=7999),)),
+        but(reads=(ReadTest("/var/cache/acu/models/m", 800, 1.0, direct=True, weights_mb=5600),)),
+        but(reads=(ReadTest("/var/cache/acu/models/m", 100, 1.0, direct=True, weights_mb=0),)),
+    ),
+    "disk.space": (
+        WELL,
+        but(places=(replace(DATA, free_mb=20_480),)),
+        but(places=(replace(DATA, free_mb=1024, size_mb=9_000),)),
+        but(places=(replace(MODELS, size_mb=0),)),
+    ),
+    "disk.inodes": (
+        WELL,
+        but(places=(replace(MODELS, free_files=10_000),)),
+        but(places=(replace(MODELS, filesystem="btrfs", free_files=0),)),
+    ),
+    "disk.network": (WELL, but(places=(replace(DATA, filesystem="ext4"),))),
     "disk.volatile": (WELL, but(places=(replace(MODELS, filesystem="tmpfs"), DATA))),
     "machine.cpu": (NO_CARD, but(NO_CARD, machine={"cpu_features": ("asimd", "bf16")})),
-    "machine.memory": (WELL, but(machine={"memory_available": 2 << 30}), but(needs={"hot_mb": 0})),
+    "machine.memory": (
+        WELL,
+        but(machine={"memory_available": 2 << 30}),
+        but(needs={"hot_mb": 65_536}),
+        but(IDLE, needs={"hot_mb": 61_440}),
+    ),
     "machine.cgroups": (WELL, but(cgroups={"writable": False})),
     "machine.programs": (
         WELL,
@@ -611,7 +652,7 @@ WELL_ON: dict[str, tuple[Examination, ...]] = {
     ),
     "network.address": (WELL, IDLE, but(addresses=(Address("unix:/a", detail="left by a daemon that was killed"),))),
     "network.daemon": (WELL, but(addresses=(Address("127.0.0.1:8228"), Address("unix:/a", "acu", answers=True)))),
-    "versions.python": (WELL, but(versions={"python": "3.13.9"})),
+    "versions.python": (WELL, but(versions={"python": "3.11.0"}), but(versions={"python": "3.13.9"})),
     "versions.engine": (WELL, NO_CARD),
     "versions.cuda": (WELL, but(driver={"cuda": "13.0"})),
 }
@@ -619,7 +660,7 @@ WELL_ON: dict[str, tuple[Examination, ...]] = {
 
 NOT_THERE: dict[str, Examination] = {
     "gpu.driver": NO_CARD,
-    "gpu.mps": but(needs=ONE_ENGINE),
+    "gpu.mps": but(needs=ONE_ENGINE, driver={"mps": False}),
     "gpu.pcie-width": with_card(pcie=None),
     "gpu.pcie-generation": with_card(pcie_most=None),
     "gpu.others": but(needs={"gpu_id": 1}),
@@ -632,7 +673,7 @@ NOT_THERE: dict[str, Examination] = {
     "numa.memory": but(needs={"numa_memory_mb": 0}),
     "kernel.memlock": NO_CARD,
     "kernel.swappiness": but(needs={"hot_mb": 0}),
-    "disk.load-time": but(reads=(ReadTest("/m", 0, 0.0, direct=True),)),
+    "disk.load-time": but(reads=(ReadTest("/m", 0, 1.0, direct=True), ReadTest("/n", 1, 0.0, direct=True))),
     "disk.inodes": but(places=(replace(MODELS, free_files=None),)),
     "machine.cpu": WELL,
     "machine.clock": but(clock=Clock()),
