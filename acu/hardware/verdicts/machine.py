@@ -85,7 +85,7 @@ def clock(examination: Examination) -> Iterator[Sign]:
 
 def _clock_well(examination: Examination) -> str:
     error = examination.clock.error_ms
-    return "the clock is kept" + (f", to about {error:.0f} ms" if error is not None else "")
+    return "the clock is kept" + (f", to about {error:.1f} ms" if error is not None else "")
 
 
 def virtual(examination: Examination) -> Iterator[Sign]:

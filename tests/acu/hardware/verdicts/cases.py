@@ -503,6 +503,12 @@ SEEN: dict[str, tuple[Case, ...]] = {
             "apt-get install -y iproute2\ndnf install -y iproute",
         ),
         Case(
+            but(NO_CARD, abilities={"programs": {"ip": None}}),
+            "warning",
+            "the program ip is not installed: scripts/netns.sh makes no namespace without it",
+            "iproute2",
+        ),
+        Case(
             with_programs(nft=None, iptables=None),
             "warning",
             "the program nft is not installed: scripts/netns.sh gives a namespace no way out without it",

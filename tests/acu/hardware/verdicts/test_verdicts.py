@@ -86,10 +86,22 @@ def test_a_box_of_which_nothing_could_be_read_is_judged_too() -> None:
             assert signs or check.well_on(nothing) is not None
 
 
-def test_the_text_of_the_models_check_says_how_long_a_load_takes() -> None:
-    assert (
-        BY_ID["disk.load-time"].well_on(WELL) == "the models are read fast: 5580 MiB of weights in 2.2 s, at 2560 MiB/s"
-    )
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("gpu.present", "GPU 0 (NVIDIA A10G), 23028 MiB"),
+        ("gpu.driver", "the driver answers: 570.133.20, CUDA up to 12.8"),
+        ("numa.gpu-node", "CPUs of the card's node (1) may be used"),
+        ("disk.kind", "nvme0n1 is nvme"),
+        ("disk.load-time", "the models are read fast: 5580 MiB of weights in 2.2 s, at 2560 MiB/s"),
+        ("machine.memory", "60 GiB of 64 GiB memory are available"),
+        ("machine.clock", "the clock is kept, to about 0.2 ms"),
+        ("network.daemon", "an ACU answers at unix:/run/acu/acu.sock"),
+        ("versions.cuda", "the driver (CUDA 12.8) runs torch's CUDA 12.8"),
+    ],
+)
+def test_what_is_well_is_said_with_its_figures(name: str, text: str) -> None:
+    assert BY_ID[name].well_on(WELL) == text
 
 
 def test_names_of_another_boxs_report_are_no_commands() -> None:
