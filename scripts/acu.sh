@@ -10,10 +10,38 @@
 source "$(dirname "${BASH_SOURCE[0]}")/machine.sh"
 
 # shellcheck disable=SC2034  # for whoever sources this
-acu_steps=(network cgroup gpu disk folder daemon)
+acu_steps=(fields network cgroup gpu disk folder daemon)
 # shellcheck disable=SC2034
 lock='' verbs='' # the lock is the ACU's own; the parts take the box's
 start_options=() part_options=() log='' wait_s=60 wait_end_s='' now=''
+
+# What is asked first
+
+not_of_systemd() {
+  [[ -d /run/systemd/system ]] || return 0
+  if systemctl is-active --quiet "acu@$number.service" "acu@$number.socket"; then
+    die "ACU $number is run by systemd: systemctl stop acu@$number.socket acu@$number.service"
+  fi
+}
+
+# The fields by which it went up, so that it goes down by them, whatever has become of its configuration.
+
+fields_there() { [[ -e $own.was/fields && $(<"$own.was/fields") == "$ACU_FIELDS" ]]; }
+fields_up() {
+  [[ $dry_run ]] || { mkdir -p "$own.was" && printf '%s\n' "$ACU_FIELDS" >"$own.was/fields"; }
+}
+fields_down() { forget fields; }
+
+recall_fields() {
+  if [[ -s $own.was/fields ]]; then
+    ACU_FIELDS=$(<"$own.was/fields")
+  elif ! read_fields; then
+    say "warning: the configuration cannot be read; what it says of the machine is taken to be nothing"
+    ACU_FIELDS=$(printf '%s\n' 'network.namespace null' 'gpu.device_id 0' 'gpu.compute_mode auto' 'gpu.model_cache_dir /' \
+      'numa.node null' 'numa.cpus null' 'numa.memory_mb null' 'data_plane.path /' 'daemon.drain_timeout_s 60' 'models {}')
+  fi
+  export ACU_FIELDS
+}
 
 # The parts
 
@@ -71,9 +99,15 @@ disk_down() { part_down disk "${what_is_said[@]}"; }
 
 # The folder
 
-folder_there() { [[ -d $own && $(stat -c %U "$own") == "$user" ]]; }
-folder_up() { run install -d -m 755 -o "$user" -g "$(id -g "$user")" "$own"; }
-folder_down() { [[ ! -e $own ]] || run rm -rf "$own"; }
+folder_there() { kept folder >/dev/null && [[ -d $own && $(stat -c %U "$own") == "$user" ]]; }
+folder_up() {
+  keep folder "$own"
+  run install -d -m 755 -o "$user" -g "$(id -g "$user")" "$own"
+}
+folder_down() {
+  if kept folder >/dev/null && [[ -e $own ]]; then run rm -rf "$own"; fi
+  forget folder
+}
 
 # The daemon
 
@@ -85,6 +119,7 @@ daemon_pid() {
   while read -r file; do
     grep -qzxF serve "$file" 2>/dev/null || continue
     file=${file%/cmdline}
+    [[ $file/ns/pid -ef /proc/self/ns/pid ]] || continue # a container's
     read -ra fields < <(sed 's/.*) //' "$file/stat" 2>/dev/null) || continue
     # After the name: state, parent, group, session.
     if [[ ${fields[0]} != Z && ${fields[3]} == "${file#/proc/}" ]]; then
@@ -190,7 +225,7 @@ daemon_down() {
   fi
   if [[ ! $dry_run ]]; then end_others; fi
   if [[ -e $own.was/start ]]; then run rm -f "$own.was/start"; fi
-  if [[ -S $(socket) ]]; then run rm -f "$(socket)"; fi
+  if kept folder >/dev/null && [[ -S $(socket) ]]; then run rm -f "$(socket)"; fi
 }
 
 # How long its end may take, in seconds: as it was asked, or as the configuration says, and some.

@@ -125,7 +125,7 @@ field() {
 read_fields() {
   local environment shown
   set_environment
-  shown=$(env -i "${environment[@]}" "$acu" config show --json ${config:+-c "$config"}) || exit
+  shown=$(env -i "${environment[@]}" "$acu" config show --json ${config:+-c "$config"}) || return
   ACU_FIELDS=$("$(dirname "$(realpath -s "$acu")")/python" -c '
 import json, sys
 shown = json.load(sys.stdin)
@@ -139,6 +139,7 @@ def fields(prefix, value):
             print(prefix + key, each)
 for section in ("network", "gpu", "numa", "data_plane", "daemon"):
     fields(section + ".", shown["config"][section])
+print("models", json.dumps(shown["config"]["models"]))
 print("origin:data_plane.path", shown["origins"].get("data_plane.path", "default"))' <<<"$shown")
   export ACU_FIELDS
 }
@@ -257,15 +258,22 @@ leave() {
   if [[ -e $folder/by-$number ]]; then run rm -f "$folder/by-$number"; fi
 }
 
-# Removes what is empty of our folder, and all of it with the last ACU.
+# Removes the folders of what was remembered, where they are empty, and all of ours with the last ACU.
 tidy() {
+  local folder folders=()
+  for folder in "$own.was" "$run_dir/host"; do
+    if [[ -d $folder ]]; then folders+=("$folder"); fi
+  done
   if [[ $dry_run ]]; then
-    [[ ${ACU_PART-} ]] || run find "$run_dir" -depth -type d -empty -delete
+    if [[ ! ${ACU_PART-} ]] && ((${#folders[@]})); then
+      run find "${folders[@]}" -depth -type d -empty -delete
+      run rmdir --ignore-fail-on-non-empty "$run_dir"
+    fi
     return
   fi
   [[ $held && -d $run_dir ]] || return 0
   [[ $lock == box ]] || hold box 6
-  find "$run_dir" -mindepth 1 -depth -type d -empty -delete
+  if ((${#folders[@]})); then find "${folders[@]}" -depth -type d -empty -delete; fi
   [[ $lock == box || -e $own || -e $own.was ]] || rm -f "$run_dir/$lock.lock"
   if [[ ! $(find "$run_dir" -mindepth 1 -maxdepth 1 ! -name box.lock -print -quit) ]]; then
     rm -f "$run_dir/box.lock"

@@ -220,12 +220,69 @@ def test_a_dry_run_changes_nothing_and_pasted_does_the_same(box: Box, tmp_path: 
     assert box.snapshot() == before
 
 
+def open_root(box: Box) -> None:
+    """Let others look into /root, where the Python that the tests run on may lie."""
+    box.run("mkdir", "-p", "/run/box/root", "/run/box/rootwork")
+    folders = "lowerdir=/root,upperdir=/run/box/root,workdir=/run/box/rootwork"
+    box.run("mount", "-t", "overlay", "overlay", "-o", folders, "/root")
+    box.run("chmod", "755", "/root")
+
+
 def test_a_dry_run_needs_no_root(box: Box) -> None:
+    open_root(box)
+    box.run("install", "-m", "644", "/dev/null", f"/etc/acu/{ONE}.yaml")
     code, said = box.tries("setpriv", "--reuid=nobody", "--clear-groups", UP, str(ONE), "--dry-run")
     if "Permission denied" in said:
         pytest.skip("ACU lies where only root may look")
     assert code == 0, said
     assert f"ip netns add acu{ONE}" in said
+
+
+def test_the_daemon_is_its_user_s_and_what_is_remembered_is_root_s(box: Box, tmp_path: Path) -> None:
+    open_root(box)
+    env = {"ACU_DATA_PLANE__PATH": "/run/box/nobody/data", "ACU_GPU__MODEL_CACHE_DIR": "/run/box/nobody/models"}
+    box.run("install", "-d", "-o", "nobody", "/run/box/nobody")
+    (tmp_path / "empty.yaml").write_text("")
+    box.run("install", "-m", "644", tmp_path / "empty.yaml", "/etc/acu/open.yaml")
+    before = box.snapshot()
+    options = ("--user", "nobody", "--engine", "scripted", "-c", "/etc/acu/open.yaml")
+    code, said = box.tries(UP, str(ONE), *options, env=env)
+    if "Permission denied" in said:
+        pytest.skip("ACU lies where only root may look")
+    assert code == 0, said
+    assert "You said: hello" in ask(box, ONE, "hello")
+    (pid,) = daemons(box, ONE)
+    for path, owner in (
+        (f"/proc/{pid}", "nobody"),
+        (f"/run/acu/{ONE}/acu.sock", "nobody"),
+        (f"/run/acu/{ONE}/daemon.log", "nobody"),
+        ("/run/acu", "root"),
+        (f"/run/acu/{ONE}.was", "root"),
+    ):
+        assert box.run("stat", "-c", "%U", path) == f"{owner}\n"
+    assert "CapEff:\t0000000000000000" in box.run("cat", f"/proc/{pid}/status")
+    box.run(DOWN, str(ONE))
+    assert box.snapshot() == before
+
+
+def test_down_works_after_the_configuration_is_gone(box: Box) -> None:
+    before = box.snapshot()
+    box.run(UP, str(ONE))
+    box.run("bash", "-c", f"echo broken: yes > /etc/acu/{ONE}.yaml")
+    box.run(DOWN, str(ONE))
+    assert box.snapshot() == before
+    assert "warning" in box.run(DOWN, str(ONE))
+
+
+def test_one_that_systemd_runs_is_refused(box: Box, tmp_path: Path) -> None:
+    (tmp_path / "systemctl").write_text('#!/bin/sh\necho "$@" | grep -q acu@230')
+    (tmp_path / "systemctl").chmod(0o755)
+    box.run("mkdir", "-p", "/run/systemd/system", f"/run/acu/{ONE}")
+    before = box.snapshot()
+    for command in (UP, DOWN):
+        code, said = box.tries(command, str(ONE), env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+        assert (code, "systemctl stop acu@230" in said) == (1, True)
+    assert box.snapshot() == before
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -238,12 +295,13 @@ def until(holds: Callable[[], bool]) -> None:
 
 def comparable(shot: dict[str, list[str]]) -> dict[str, list[str]]:
     """Without what is another each time: addresses of devices and their numbers; and without locks, which only scripts hold,
-    and the GPU, which a dry run assumes."""
+    the GPU, which a dry run
+    assumes, and what is only a memory of the configuration."""
     texts = {
         name: [re.sub(r"(link/ether|brd) [0-9a-f:]+|^\d+: |@if\d+|link-netnsid \d+", "", line) for line in lines]
         for name, lines in shot.items()
     }
-    texts["files"] = [file for file in texts["files"] if not re.search(r"\.lock$|/gpu|/engines$", file)]
+    texts["files"] = [file for file in texts["files"] if not re.search(r"\.lock$|/gpu|/(engines|fields)$", file)]
     return {name: sorted(lines) for name, lines in texts.items()}
 
 
