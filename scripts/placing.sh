@@ -9,7 +9,7 @@
 # folder, which undo_all removes) and has `trap undo_all EXIT`.
 
 : "${here?}" "${root?}" "${prefix?}" "${listed?}" "${dry_run?}" "${was?}"
-undo=() planned=()
+undo=() planned=() touched=''
 
 # run COMMAND...: do it, or with --dry-run say it.
 run() {
@@ -79,6 +79,8 @@ remove_folder() { [[ ! -d $1 ]] || rmdir --ignore-fail-on-non-empty "$1"; }
 # changing FILE: it will be made or written anew.
 changing() {
   local name=${1//\//%}
+  # shellcheck disable=SC2034 # for the sourcing script
+  touched=yes
   folder "$(dirname "$1")"
   if [[ -e $root$1 ]]; then
     [[ $dry_run ]] || cp -a "$root$1" "$was/$name"

@@ -47,7 +47,7 @@ def test_what_is_installed_is_taken_away_to_the_last_file(root: Path) -> None:
         "cpu.conf",
         "namespace.conf",
     }
-    gone = installed(root, "--uninstall", "--purge")
+    gone = installed(root, "--uninstall", "--purge", install=root / "opt/acu/scripts/install")
     assert gone.returncode == 0, gone.stderr
     assert snapshot(root) == before
 

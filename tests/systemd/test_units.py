@@ -15,7 +15,7 @@ from acu.config.sections import DaemonConfig
 from acu.daemon import LAST_RESORT_S
 from tests.acu.running import ROOT
 from tests.systemd.fence import calls_of, settings
-from tests.systemd.trees import installed, new_tree
+from tests.systemd.trees import INSTALL, installed, new_tree
 
 UNITS = ROOT / "systemd"
 SYSTEM = Path("/usr/lib/systemd/system")
@@ -66,12 +66,26 @@ def test_what_systemd_does_not_understand_would_be_seen(tree: Path) -> None:
         unit.write_text(text)
 
 
-@pytest.mark.parametrize("number", NUMBERS)
-def test_the_daemon_is_exposed_little(tree: Path, number: str) -> None:
-    done = analyzed(tree, "security", "--offline=yes", f"acu@{number}.service")
-    overall = re.search(r"Overall exposure level for acu@\d+\.service: ([\d.]+)", done.stdout)
-    assert overall is not None, done.stderr
-    assert float(overall[1]) < 2.0
+def test_the_daemon_is_exposed_as_little_as_the_page_says(tree: Path) -> None:
+    exposed = []
+    for number in NUMBERS:
+        done = analyzed(tree, "security", "--offline=yes", f"acu@{number}.service")
+        overall = re.search(r"Overall exposure level for acu@\d+\.service: ([\d.]+)", done.stdout)
+        assert overall is not None, done.stderr
+        exposed.append(overall[1])
+    assert all(float(each) < 2.0 for each in exposed)
+    without, with_gpu, _ = exposed
+    assert f"{with_gpu} with a GPU, {without} without" in (ROOT / "docs" / "operations.md").read_text()
+
+
+def test_every_option_of_the_page_is_one_of_the_script() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    shown = subprocess.run([INSTALL, "--help"], capture_output=True, text=True, check=True).stdout
+    used = {
+        option for line in re.findall(r"scripts/install( [^\n`#]*)", page) for option in re.findall(r"--[a-z-]+", line)
+    }
+    assert used >= {"--namespace", "--uninstall", "--purge", "--root"}
+    assert used <= {"--help", *re.findall(r"--[a-z-]+", shown)}
 
 
 def test_the_fence_leaves_what_binding_compiling_and_confining_need() -> None:
