@@ -125,7 +125,7 @@ def box_of(examination: Examination) -> str:
         f"ACU {versions.acu}",
         examination.at,
     ]
-    return " · ".join(part for part in parts if part)
+    return ", ".join(part for part in parts if part)
 
 
 def _grid() -> Table:
