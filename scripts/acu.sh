@@ -119,7 +119,7 @@ daemon_pid() {
   while read -r file; do
     grep -qzxF serve "$file" 2>/dev/null || continue
     file=${file%/cmdline}
-    [[ $file/ns/pid -ef /proc/self/ns/pid ]] || continue # a container's
+    [[ $dry_run || $file/ns/pid -ef /proc/self/ns/pid ]] || continue # a container's
     read -ra fields < <(sed 's/.*) //' "$file/stat" 2>/dev/null) || continue
     # After the name: state, parent, group, session.
     if [[ ${fields[0]} != Z && ${fields[3]} == "${file#/proc/}" ]]; then
@@ -142,6 +142,7 @@ daemon_there() {
   pid=$(daemon_pid) || return 1
   [[ $dry_run || ! -e /proc/$pid/ns/net || /proc/$pid/ns/net -ef /run/netns/$(namespace) ]] || still_starting ||
     die "the daemon (process $pid) runs in a network that is no more. Begin anew: scripts/acu-down $number && scripts/acu-up $number"
+  [[ $dry_run ]] || await_socket "$pid" 0
   say "$name  the daemon runs already, as process $pid"
 }
 

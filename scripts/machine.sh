@@ -214,7 +214,7 @@ tell_why() {
 # keep NAME VALUE: remember a value of this ACU, where none is remembered already.
 keep() {
   [[ ! -s $own.was/$1 ]] || return 0
-  run mkdir -p "$own.was"
+  [[ -d $own.was ]] || run mkdir -p "$own.was"
   put "$2" "$own.was/$1"
 }
 

@@ -168,6 +168,7 @@ nat_up() {
   nat_down
   if have nft; then
     run nft "$(nft_table)"
+    warn_of_closed_tables
     return
   fi
   run iptables -w -t nat -I POSTROUTING -s "$network" ! -o "$name" -m comment --comment "$name" -j MASQUERADE
@@ -189,6 +190,16 @@ nft_table() {
   printf 'chain out { type nat hook postrouting priority srcnat; ip saddr %s oifname != "%s" masquerade; }; ' "$network" "$name"
   printf 'chain in { type filter hook forward priority filter; '
   printf 'oifname "%s" ct state established,related accept; oifname "%s" drop; }; }\n' "$name" "$name"
+}
+
+# Firewalls of the box that are written in nft are left to whoever wrote them.
+warn_of_closed_tables() {
+  local table
+  while read -r table; do
+    if [[ $table == "ip filter" ]] && have iptables; then continue; fi
+    say "warning: the table $table of nft forwards only what it is told to: accept there what comes from $name" \
+      "(iifname \"$name\" accept, and oifname \"$name\" ct state established,related accept)"
+  done < <(nft list chains 2>/dev/null | awk '/^table/ {table = $2 " " $3} /hook forward .*policy drop/ {print table}')
 }
 
 # The rules of ours in a chain of iptables, as `-A CHAIN ...`.

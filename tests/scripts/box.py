@@ -40,7 +40,10 @@ exec env --ignore-signal=CHLD cat >/dev/null
 """
 needs_a_box = pytest.mark.skipif(
     os.geteuid() != 0
-    or subprocess.call(["unshare", "--net", "--mount", "--pid", "--fork", "true"], stderr=subprocess.DEVNULL) != 0
+    or subprocess.call(
+        ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "true"], stderr=subprocess.DEVNULL
+    )
+    != 0
     or not all(map(shutil.which, ("ip", "nft", "ss"))),
     reason="needs root, and ip, nft and ss, to make network namespaces",
 )

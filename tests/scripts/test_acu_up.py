@@ -199,6 +199,17 @@ def test_of_two_calls_at_once_the_second_finds_what_the_first_made(box: Box) -> 
     assert box.snapshot() == before
 
 
+def test_a_daemon_whose_network_somebody_removed_is_told_and_ends_all_the_same(box: Box) -> None:
+    before = box.snapshot()
+    box.run(UP, str(ONE))
+    box.run("ip", "netns", "del", f"acu{ONE}")
+    code, said = box.tries(UP, str(ONE))
+    assert code == 1
+    assert f"scripts/acu-down {ONE} && scripts/acu-up {ONE}" in said.splitlines()[-1]
+    box.run(DOWN, str(ONE))
+    assert box.snapshot() == before
+
+
 def test_a_dry_run_changes_nothing_and_pasted_does_the_same(box: Box, tmp_path: Path) -> None:
     before = box.snapshot()
     printed = box.run("bash", "-c", f"{UP} {ONE} --dry-run 2>/dev/null")

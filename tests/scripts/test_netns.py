@@ -119,6 +119,26 @@ def test_without_nft_the_roads_are_made_by_iptables(box: Box, tmp_path: Path) ->
     check_roads(box, {"PATH": without(tmp_path, "nft")})
 
 
+def test_a_firewall_of_nft_that_forwards_nothing_is_told(box: Box) -> None:
+    box.run("nft", "table inet wall { chain forward { type filter hook forward priority filter; policy drop; }; }")
+    before = box.snapshot()
+    assert "warning: the table inet wall of nft" in box.run(NETNS, "up", "200")
+    box.run(NETNS, "down", "200")
+    assert box.snapshot() == before
+
+
+def test_the_configuration_may_name_the_namespace(box: Box, tmp_path: Path) -> None:
+    config = tmp_path / "acu.yaml"
+    config.write_text("network: {namespace: blue}")
+    box.environment.clear()
+    before = box.snapshot()
+    box.run(NETNS, "up", "200", "--config", config)
+    assert "blue" in box.run("ip", "netns", "list")
+    box.run(NETNS, "status", "200")  # which remembers
+    box.run(NETNS, "down", "200")
+    assert box.snapshot() == before
+
+
 def test_without_either_it_is_refused_before_anything_is_changed(box: Box, tmp_path: Path) -> None:
     before = box.snapshot()
     code, said = box.tries(NETNS, "up", "200", env={"PATH": without(tmp_path, "nft", "iptables")})
