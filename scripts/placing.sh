@@ -10,6 +10,7 @@
 
 : "${here?}" "${root?}" "${prefix?}" "${listed?}" "${dry_run?}" "${was?}"
 undo=() planned=() touched=''
+incomplete=/etc/acu/.incomplete
 
 # run COMMAND...: do it, or with --dry-run say it.
 run() {
@@ -20,12 +21,13 @@ run() {
   fi
 }
 
-# write FILE MODE: what comes on standard input, as a file.
+# write FILE MODE: what comes on standard input, as a file, which is there as a whole or not at all.
 write() {
   if [[ $dry_run ]]; then
     printf "install -m %s /dev/stdin %q <<'EOF'\n%s\nEOF\n" "$2" "$1" "$(cat)"
   else
-    install -m "$2" /dev/stdin "$1"
+    install -m "$2" /dev/stdin "$root$incomplete"
+    mv -f "$root$incomplete" "$1"
   fi
 }
 
@@ -55,6 +57,7 @@ note() {
 # noting: from now on `note` may write.
 noting() {
   folder /etc/acu
+  undone_by rm -f "$root$incomplete"
   if [[ -f $root$listed ]]; then
     [[ $dry_run ]] || cp -a "$root$listed" "$was/listed"
     undone_by cp -a "$was/listed" "$root$listed"
@@ -68,9 +71,9 @@ folder() {
   [[ ! -d $root$1 && " ${planned[*]} " != *" $1 "* ]] || return 0
   folder "$(dirname "$1")"
   undone_by remove_folder "$root$1"
+  if [[ -d $root/etc/acu ]]; then note "$1"; fi # before it is there: a run that is killed leaves nothing unnoted
   run mkdir -m 755 "$root$1"
   planned+=("$1") # --dry-run makes none
-  if [[ -d $root/etc/acu ]]; then note "$1"; fi
 }
 
 # remove_folder PATH: where it is there and empty.
@@ -96,8 +99,11 @@ place() {
   local edit="s|/opt/acu|$prefix|g;${3-}"
   if [[ -f $root$2 ]] && cmp -s <(sed "$edit" "$here/systemd/$1") "$root$2"; then return; fi
   changing "$2"
-  run install -m 644 "$here/systemd/$1" "$root$2"
-  if [[ $edit != "s|/opt/acu|/opt/acu|g;" ]]; then run sed -i "$edit" "$root$2"; fi
+  if [[ $dry_run ]]; then
+    printf 'sed %q %q | install -m 644 /dev/stdin %q\n' "$edit" "$here/systemd/$1" "$root$2"
+  else
+    sed "$edit" "$here/systemd/$1" | write "$root$2" 644
+  fi
 }
 
 # drop FILE: a drop-in that this configuration has no use for.

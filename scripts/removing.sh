@@ -4,7 +4,7 @@
 # Every step does what is left to do, and so a run that was broken off is finished by the next. Only what is ACU's is removed: its
 # folders, and what /etc/acu/.installed names. What people have put there stays without --purge.
 
-: "${number?}" "${root?}" "${prefix?}" "${listed?}" "${units?}" "${dropins?}" "${purge?}" "${others?}"
+: "${number?}" "${incomplete?}" "${root?}" "${prefix?}" "${listed?}" "${units?}" "${dropins?}" "${purge?}" "${others?}"
 
 # Whether no ACU but N is installed, which is told by the drop-in that each has for its engine.
 no_other() {
@@ -47,13 +47,14 @@ remove_noted() {
   else
     run rm -f "$root$listed"
   fi
+  run rm -f "$root$incomplete"
   [[ $root ]] || run systemctl daemon-reload
 }
 
 remove_program() {
   [[ ! $others ]] || return 0
   step "taking away the program and the units"
-  [[ ! -f $root$prefix/pyproject.toml ]] || run rm -rf "$root${prefix:?}"
+  ! is_ours || run rm -rf "$root${prefix:?}"
 }
 
 # What people have put there: configuration, keys, data; with the last ACU the models and the account.

@@ -150,8 +150,8 @@ def settled(root: Path) -> dict[str, tuple[int, str]]:
 @pytest.mark.parametrize(
     ("upgrade", "failing"),
     [
-        (False, ("chmod", "cp", "install", "mv", "systemctl", "systemd-sysusers")),
-        (True, ("find", "install", "mv", "rm", "systemctl")),
+        (False, ("chmod", "cp", "install", "systemctl", "systemd-sysusers")),
+        (True, ("find", "mv", "rm", "systemctl")),
     ],
 )
 def test_whatever_fails_the_tree_is_as_it_was(
@@ -192,6 +192,34 @@ def test_an_interrupted_one_leaves_nothing(tmp_path: Path, root: Path, install: 
         done = installed(root, install=install, PATH=f"{tools}:{os.environ['PATH']}", FAIL_AT=str(number))
         assert done.returncode == 143, done.stderr
         assert snapshot(root) == before
+
+
+@pytest.mark.parametrize("upgrade", [False, True])
+def test_one_that_was_killed_is_finished_by_the_next(
+    tmp_path: Path, root: Path, install: Path, *, upgrade: bool
+) -> None:
+    empty = snapshot(root)
+    if upgrade:
+        installed(root, install=install)
+        (install.parents[1] / "acu" / "__init__.py").write_text("version = 2\n")
+        (install.parents[1] / "acu" / "new.py").touch()
+    whole = tmp_path / "whole"
+    shutil.copytree(root, whole, symlinks=True)
+    assert installed(whole, install=install).returncode == 0
+    tools = failing_tools(tmp_path, ("cp", "install", "mkdir", "mv", "systemctl"), "kill -9 $PPID")
+    killed = 0
+    for number in range(2, 40, 3):
+        (tools / "count").write_text("0\n")
+        done = installed(root, install=install, PATH=f"{tools}:{os.environ['PATH']}", FAIL_AT=str(number))
+        if done.returncode == 0:
+            break
+        killed += 1
+    assert killed >= 2
+    again = installed(root, install=install)
+    assert again.returncode == 0, again.stderr
+    assert settled(root) == settled(whole)
+    assert installed(root, "--uninstall", "--purge", install=install).returncode == 0
+    assert snapshot(root) == empty
 
 
 def test_a_dry_run_prints_the_commands_and_does_none(root: Path, install: Path) -> None:
