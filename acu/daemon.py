@@ -191,9 +191,7 @@ class Daemon:
         telemetry.watch_data(lambda: None if data.plane is None else data.plane.status())
         face = Face(self._settings, service, self._keys, self._hooks(telemetry, jobs), data.library)
         runner = make_runner(face, shutdown_timeout=CLOSE_CONNECTIONS_S)
-        telemetry.watch(
-            service.status, lambda: runner.open_connections, lambda: self._locality.shares, self._card.status
-        )
+        telemetry.watch(service.status, lambda: runner.connections, lambda: self._locality.shares, self._card.status)
         async with asyncio.TaskGroup() as tasks:
             own: list[asyncio.Task[None]] = []
             try:

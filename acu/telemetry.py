@@ -101,21 +101,20 @@ class Telemetry:
     def watch(
         self,
         status: Callable[[], ServiceStatus],
-        open_connections: Callable[[], int],
+        connections: Callable[[], tuple[int, int]],
         local_shares: Callable[[], dict[str, float]] = dict,
         card: Callable[[], CardStatus | None] = lambda: None,
     ) -> None:
         """Read the gauges off these at every scrape. Called once.
 
-        `local_shares`: how much of each process's memory lies on its NUMA node, 0 to 1. `card`: the GPU's memory.
+        `connections`: how many clients' there are now, and how many idle ones were closed to make room. `local_shares`: how much of each process's memory lies on its NUMA node, 0 to 1. `card`: the GPU's memory.
         """
         self._basic.register(_Readiness(status))
         self._full.register(_Readiness(status))
         self._full.register(_Engines(status))
         self._full.register(_Locality(local_shares))
         self._full.register(MemoryCollector(status, card))
-        connections = Gauge("acu_open_connections", "Client connections now.", registry=self._full)
-        connections.set_function(open_connections)
+        self._full.register(_Connections(connections))
 
     def watch_data(self, status: Callable[[], PlaneStatus | None]) -> None:
         """Read the data plane's metrics off this at every scrape. Called once."""
@@ -322,6 +321,20 @@ class _Engines(Collector):
         yield GaugeMetricFamily("acu_queued_tokens", "Prompt tokens that wait.", value=status.queued_tokens)
         idle = "Prompts that engines keep for runs that wait or have ended."
         yield GaugeMetricFamily("acu_agent_idle_prefixes", idle, value=status.idle_prefixes)
+
+
+class _Connections(Collector):
+    """Clients' connections."""
+
+    def __init__(self, connections: Callable[[], tuple[int, int]]) -> None:
+        self._connections = connections
+
+    def collect(self) -> Iterator[Metric]:
+        """Prometheus asks here."""
+        now, closed = self._connections()
+        yield GaugeMetricFamily("acu_open_connections", "Client connections now.", value=now)
+        text = "Idle connections closed to make room for new ones, at network.max_connections."
+        yield CounterMetricFamily("acu_idle_connections_closed", text, value=closed)
 
 
 class _Spans(Collector):

@@ -114,16 +114,10 @@ class FaceRunner(web.ServerRunner):
         self._face = face
 
     @property
-    def open_connections(self) -> int:
-        """How many connections there are."""
+    def connections(self) -> tuple[int, int]:
+        """How many connections there are, and how many idle ones were closed to make room for others."""
         server = self.server
-        return server.open_connections if isinstance(server, FaceServer) else 0
-
-    @property
-    def idle_closed(self) -> int:
-        """How many idle connections were closed to make room for others."""
-        server = self.server
-        return server.idle.closed if isinstance(server, FaceServer) else 0
+        return (server.open_connections, server.idle.closed) if isinstance(server, FaceServer) else (0, 0)
 
     async def listen(self, sock: socket.socket, ssl_context: Any = None, *, backlog: int = 4096) -> None:
         """Serve a socket, TCP or unix, that is bound (and may listen already)."""

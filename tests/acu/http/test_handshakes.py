@@ -45,7 +45,7 @@ async def test_those_that_say_nothing_are_given_up_in_turn_and_others_come_in_af
         assert (await read_reply(reader)).status == 200
         for quiet, _ in silent:
             assert await quiet.read() == b""
-        assert served.runner.open_connections == 1
+        assert served.runner.connections[0] == 1
         writer.transport.abort()
 
 
@@ -56,7 +56,7 @@ async def test_what_speaks_no_tls_is_told_of_and_makes_no_connection(tmp_path: P
         writer.write(HEALTH)
         assert await reader.read() == b""
         await told(served, ("-", 400))
-        assert served.runner.open_connections == 0
+        assert served.runner.connections[0] == 0
         writer.close()
 
 

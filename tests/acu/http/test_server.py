@@ -85,7 +85,7 @@ async def test_one_connection_too_many_is_told_so_and_closed() -> None:
         writer.close()
         held[0][1].close()
         async with asyncio.timeout(5):
-            while served.runner.open_connections == 3:
+            while served.runner.connections[0] == 3:
                 await asyncio.sleep(0.005)
         assert (await talk(served, iter([request(method="GET", path="/healthz")]))).status == 200
         for _, writer in held:
@@ -108,19 +108,18 @@ async def test_connections_that_are_never_closed_make_room_for_new_ones() -> Non
             assert (await read_reply(reader)).status == 200
         assert [await asyncio.wait_for(reader.read(), 5) for reader, _ in idle] == [b"", b""]
         assert await asyncio.wait_for(busy[0].readuntil(b"data: "), 5)  # goes on
-        assert served.runner.open_connections == 3
-        assert served.runner.idle_closed == 2
+        assert served.runner.connections == (3, 2)
 
 
 async def test_a_thousand_idle_connections_do_not_keep_others_out() -> None:
     async with serving() as served:
         idle = await asyncio.gather(*(served.connect() for _ in range(400)))
         assert (await talk(served, iter([request(chat())]))).status == 200
-        assert served.runner.open_connections >= 400
+        assert served.runner.connections[0] >= 400
         for _, writer in idle:
             writer.transport.abort()
         async with asyncio.timeout(5):
-            while served.runner.open_connections:
+            while served.runner.connections[0]:
                 await asyncio.sleep(0.01)
 
 
@@ -356,9 +355,9 @@ async def read_nothing_of(raw: bytes, **changed: Any) -> tuple[list[tuple[str, i
         reader, writer = await served.connect(unix=True, limit=1024)
         writer.write(raw)
         async with asyncio.timeout(10):
-            while not served.runner.open_connections:
+            while not served.runner.connections[0]:
                 await asyncio.sleep(0.005)
-            while served.runner.open_connections:
+            while served.runner.connections[0]:
                 await asyncio.sleep(0.005)
         rest = await reader.read()
         writer.transport.abort()
@@ -438,6 +437,6 @@ async def test_cleanup_cuts_off_at_once_who_does_not_read(monkeypatch: pytest.Mo
             while not served.responses:
                 await asyncio.sleep(0.005)
         await asyncio.sleep(0.3)
-        assert served.runner.open_connections == 2
+        assert served.runner.connections[0] == 2
         async with asyncio.timeout(60):
             await served.runner.cleanup()
