@@ -107,7 +107,8 @@ class Telemetry:
     ) -> None:
         """Read the gauges off these at every scrape. Called once.
 
-        `connections`: how many clients' there are now, and how many idle ones were closed to make room. `local_shares`: how much of each process's memory lies on its NUMA node, 0 to 1. `card`: the GPU's memory.
+        `connections`: how many clients' there are now, and how many idle ones were closed to make room. `local_shares`:
+        how much of each process's memory lies on its NUMA node, 0 to 1. `card`: the GPU's memory.
         """
         self._basic.register(_Readiness(status))
         self._full.register(_Readiness(status))
