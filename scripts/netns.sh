@@ -233,9 +233,12 @@ passing_up() {
 
 passing_down() { if have nft && have iptables; then ipt_remove filter FORWARD; fi; }
 
-# Names. A file that is there already is left to whoever wrote it.
+# Names. A file that is there already is left to whoever wrote it; ours follows the box's with each `up`, also for who is inside.
 
-names_there() { [[ -s /etc/netns/$namespace/resolv.conf ]]; }
+names_there() {
+  local file=/etc/netns/$namespace/resolv.conf source
+  [[ -s $file ]] && { ! kept names >/dev/null || ! source=$(resolv_source) || cmp -s "$source" "$file"; }
+}
 
 names_up() {
   local source folder=/etc/netns/$namespace
@@ -247,7 +250,11 @@ names_up() {
   keep names "$(there_or_not "$folder")"
   share etc-netns "$(there_or_not /etc/netns)"
   run mkdir -p "$folder"
-  run install -m 644 "$source" "$folder/resolv.conf"
+  if [[ -e $folder/resolv.conf ]]; then
+    run cp "$source" "$folder/resolv.conf"
+  else
+    run install -m 644 "$source" "$folder/resolv.conf"
+  fi
 }
 
 names_down() {

@@ -85,8 +85,10 @@ def test_an_acu_goes_up_answers_inside_its_own_network_and_leaves_no_trace(box: 
 
 def test_one_of_two_is_killed_while_the_other_streams_to_its_end(box: Box) -> None:
     before = box.snapshot()
-    for number in (ONE, TWO):
-        box.run(UP, str(number))
+    with box.start(UP, str(ONE)) as one, box.start(UP, str(TWO)) as two:
+        for up in (one, two):
+            said = up.communicate(timeout=60)[0]
+            assert up.returncode == 0, said
     with asked(box, ONE, "count") as streaming, asked(box, TWO, "count") as broken:
         kill(box, "KILL", *daemons(box, TWO))
         assert COUNT.strip()[3:] in streaming.communicate(timeout=30)[0]

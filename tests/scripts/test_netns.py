@@ -269,6 +269,20 @@ def test_servers_of_names_come_from_where_the_real_ones_are(box: Box) -> None:
     box.run("bash", "-c", "echo nameserver 192.0.2.1 > /run/systemd/resolve/resolv.conf")
     box.run(NETNS, "up", "200")
     assert box.run(NETNS, "exec", "200", "cat", "/etc/resolv.conf") == "nameserver 192.0.2.1\n"
+    box.run("bash", "-c", "echo nameserver 192.0.2.2 > /run/systemd/resolve/resolv.conf")
+    with box.start(
+        NETNS,
+        "exec",
+        "200",
+        "bash",
+        "-c",
+        "echo in; until [ -e /run/box/go ]; do sleep 0.05; done; cat /etc/resolv.conf",
+    ) as inside:
+        assert inside.stdout
+        assert inside.stdout.readline() == "in\n"
+        box.run(NETNS, "up", "200")
+        box.run("touch", "/run/box/go")
+        assert inside.stdout.read() == "nameserver 192.0.2.2\n"
     box.run(NETNS, "down", "200")
     box.run("rm", "-r", "/run/systemd")
     assert box.snapshot() == before
