@@ -55,7 +55,7 @@ class Box:
     def __init__(self, pid: int, numbers: Sequence[int]) -> None:
         self._enter = ["nsenter", "--target", str(pid), "--net", "--mount", "--pid", "--"]
         self._numbers = numbers
-        self.environment: dict[str, str] = {}
+        self.environment: dict[str, str] = {"TMPDIR": "/run/box"}
 
     def start(self, *command: str | Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """Begin a command; standard output is a pipe, standard error goes there too."""

@@ -130,7 +130,7 @@ def test_a_firewall_of_nft_that_forwards_nothing_is_told(box: Box) -> None:
 def test_the_configuration_may_name_the_namespace(box: Box, tmp_path: Path) -> None:
     config = tmp_path / "acu.yaml"
     config.write_text("network: {namespace: blue}")
-    box.environment.clear()
+    del box.environment["ACU_FIELDS"]
     before = box.snapshot()
     box.run(NETNS, "up", "200", "--config", config)
     assert "blue" in box.run("ip", "netns", "list")
