@@ -47,6 +47,7 @@ recall_fields() {
 
 # Before the first: a place for what they report, which is gone with this process.
 listen_to_parts() {
+  [[ ! $dry_run ]] || return 0
   local scratch
   scratch=$(mktemp)
   exec 7>>"$scratch" 5<"$scratch"
