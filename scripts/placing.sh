@@ -102,7 +102,8 @@ place() {
   if [[ $dry_run ]]; then
     printf 'sed %q %q | install -m 644 /dev/stdin %q\n' "$edit" "$here/systemd/$1" "$root$2"
   else
-    sed "$edit" "$here/systemd/$1" | write "$root$2" 644
+    sed "$edit" "$here/systemd/$1" >"$was/edited"
+    write "$root$2" 644 <"$was/edited"
   fi
 }
 

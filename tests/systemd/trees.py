@@ -28,6 +28,7 @@ def installed(root: Path, *words: str, install: Path = INSTALL, **environ: str) 
         text=True,
         check=False,
         timeout=60,
+        start_new_session=True,
     )
 
 
