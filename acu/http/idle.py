@@ -27,6 +27,10 @@ class Idle(Generic[C]):
         self.closed = 0
         """How many made room, since the start."""
 
+    def __len__(self) -> int:
+        """How many are idle."""
+        return len(self._since)
+
     def rest(self, connection: C, now: float) -> None:
         """It is idle from now on."""
         self._since.pop(connection, None)

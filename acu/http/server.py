@@ -54,9 +54,13 @@ class FaceServer(web.Server):
     def make_room(self) -> bool:
         """Close the connection that has been idle for longest, for one that comes; False where none is to be closed."""
         idle = self.idle.give_way(asyncio.get_running_loop().time(), lambda connection: connection.quiet)
-        if idle is not None:
-            idle.force_close()
-        return idle is not None
+        if idle is None:
+            return False
+        line = idle.line
+        idle.force_close()
+        if line is not None:
+            line.abort()  # nothing is on its way; over TLS it would wait for the client's goodbye
+        return True
 
     @property
     def open_connections(self) -> int:
@@ -98,7 +102,7 @@ class FaceServer(web.Server):
         finally:
             self._answering -= 1
             connection.unanswered = connection.has_more
-            if not connection.unanswered:
+            if not connection.unanswered and connection.transport is not None:  # else it is closed, or about to be
                 self.idle.rest(connection, asyncio.get_running_loop().time())
             if request.content.exception() is not None:
                 connection.stop_lingering()

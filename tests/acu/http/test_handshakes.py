@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from pathlib import Path
 
 import pytest
 
 from acu.http import handshakes
+from acu.http.idle import SPARED_S
 from tests.acu.certificates import make_certificate
 from tests.acu.http.hostile import request
 from tests.acu.http.raw import read_reply
@@ -86,3 +88,25 @@ async def test_the_end_gives_up_handshakes(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="onnect"):
             await served.connect()
         writer.close()
+
+
+async def test_those_that_do_not_answer_a_goodbye_make_room_at_once(tmp_path: Path) -> None:
+    server_side, client_side = contexts(tmp_path)
+
+    def ask_and_sleep(port: int) -> ssl.SSLSocket:
+        client = client_side.wrap_socket(socket.create_connection(("127.0.0.1", port), 5), server_hostname="localhost")
+        client.sendall(HEALTH)
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        return client
+
+    async with serving(limits(max_connections=2), tls=server_side) as served:
+        asleep = [await asyncio.to_thread(ask_and_sleep, served.port) for _ in range(2)]
+        await asyncio.sleep(SPARED_S)
+        reader, writer = await served.connect(ssl=client_side, server_hostname="localhost")
+        writer.write(HEALTH)
+        assert (await read_reply(reader)).status == 200
+        async with asyncio.timeout(5):
+            while served.runner.connections != (2, 1):
+                await asyncio.sleep(0.005)
+        for client in asleep:
+            client.close()

@@ -111,6 +111,27 @@ async def test_connections_that_are_never_closed_make_room_for_new_ones() -> Non
         assert served.runner.connections == (3, 2)
 
 
+async def test_nothing_is_kept_of_connections_whose_clients_left_before_their_answers() -> None:
+    async with serving() as served:
+        face = served.runner.server
+        assert isinstance(face, server.FaceServer)
+        for _ in range(3):
+            reader, writer = await served.connect()
+            writer.write(slow_chat(stream=True))
+            assert await reader.readuntil(b"data: ")
+            writer.transport.abort()
+        await served.idle()
+        await served.recorded(3)
+        async with asyncio.timeout(5):
+            while served.runner.connections[0]:
+                await asyncio.sleep(0.005)
+        assert len(face.idle) == 0
+        _, writer = await served.connect()
+        async with asyncio.timeout(5):
+            while len(face.idle) != 1:
+                await asyncio.sleep(0.005)
+
+
 async def test_a_thousand_idle_connections_do_not_keep_others_out() -> None:
     async with serving() as served:
         idle = await asyncio.gather(*(served.connect() for _ in range(400)))
