@@ -50,7 +50,8 @@ listen_to_parts() {
   [[ ! $dry_run ]] || return 0
   local scratch
   scratch=$(mktemp)
-  exec 7>>"$scratch" 5<"$scratch"
+  exec 7>>"$scratch"
+  exec 5<"$scratch"
   rm -f "$scratch"
 }
 
@@ -172,7 +173,7 @@ set_command() {
   command=(setsid "$scripts/cgroup.sh" exec "$number" "$scripts/netns.sh" exec "$number"
     sh -c "$limits" limits
     setpriv "--reuid=$user" "--regid=$(id -g "$user")" --init-groups --no-new-privs
-    env -i --default-signal=INT,QUIT "${environment[@]}"
+    env -i '--default-signal=INT,QUIT' "${environment[@]}"
     sh -c "$logged" "$log"
     "$(realpath -s "$acu")" ${config:+-c "$config"} serve --socket "$(socket)" --bind 127.0.0.1:8228 "${start_options[@]}")
 }
@@ -189,6 +190,7 @@ daemon_up() {
   "${command[@]}" </dev/null >/dev/null 2>"$own.was/start" 5<&- 7>&- 8>&- 9>&- &
   await_socket $! "$before"
   pid=$(daemon_pid) || died "$before"
+  printf '%s\n' "$pid" >>"$own.was/daemons"
   say "$name  the daemon started, as process $pid"
 }
 
@@ -226,8 +228,22 @@ daemon_down() {
     await_end "$pid" "$(end_s)"
   fi
   if [[ ! $dry_run ]]; then end_others; fi
+  clear_up
   if [[ -e $own.was/start ]]; then run rm -f "$own.was/start"; fi
   if kept folder >/dev/null && [[ -S $(socket) ]]; then run rm -f "$(socket)"; fi
+}
+
+# What the engines of a daemon that was killed left: their folders and semaphores, which its process is named in.
+clear_up() {
+  local pid
+  [[ -e $own.was/daemons ]] || return 0
+  while read -r pid; do
+    if [[ $pid =~ ^[0-9]+$ && ! -e /proc/$pid ]]; then
+      run find /tmp /dev/shm -maxdepth 1 '(' -name "acu-engine-$pid-*" -o -name "sem.acu-engine-$pid-*" ')' -user "$user" \
+        -exec rm -rf '{}' +
+    fi
+  done <"$own.was/daemons"
+  run rm -f "$own.was/daemons"
 }
 
 # How long its end may take, in seconds: as it was asked, or as the configuration says, and some.

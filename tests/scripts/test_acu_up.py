@@ -119,11 +119,16 @@ def test_down_kills_what_does_not_end_and_says_so(box: Box) -> None:
     box.run(UP, str(ONE))
     (pid,) = daemons(box, ONE)
     kill(box, "STOP", pid)
+    left, others = Path(f"/tmp/acu-engine-{pid}-{ONE}"), Path(f"/tmp/acu-engine-{pid}0-{ONE}")
+    for folder in (left, others):
+        box.run("mkdir", "-p", folder / "sockets")
     with box.start(NETNS, "exec", str(ONE), "sleep", "600"):
         said = box.run(DOWN, str(ONE), "--wait", "1")
     assert f"process {pid} has not ended within 1 s: it is killed" in said
     assert "sleep" in said
     assert box.snapshot() == before
+    assert (left.exists(), others.exists()) == (False, True)
+    box.run("rm", "-r", others)
 
 
 def test_a_daemon_that_does_not_start_takes_all_with_it_and_its_last_words_are_told(box: Box) -> None:
@@ -307,14 +312,15 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def comparable(shot: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Without what is another each time: addresses of devices and their numbers; and without locks, which only scripts hold,
-    the GPU, which a dry run
-    assumes, and what is only a memory of the configuration."""
+    """Without what is another each time: addresses of devices and their numbers; and without locks, which only scripts hold, the
+    GPU, which a dry run assumes, and what is only a memory of the configuration and of the daemon's process."""
     texts = {
         name: [re.sub(r"(link/ether|brd) [0-9a-f:]+|^\d+: |@if\d+|link-netnsid \d+", "", line) for line in lines]
         for name, lines in shot.items()
     }
-    texts["files"] = [file for file in texts["files"] if not re.search(r"\.lock$|/gpu|/(engines|fields)$", file)]
+    texts["files"] = [
+        file for file in texts["files"] if not re.search(r"\.lock$|/gpu|/(engines|fields|daemons)$", file)
+    ]
     return {name: sorted(lines) for name, lines in texts.items()}
 
 
