@@ -155,7 +155,7 @@ class CardWatch:
 
     def _take_baseline(self, used_mb: int) -> None:
         self._warming = None
-        self.futile = self._judging and self.share(used_mb) >= self.marks.restart_at - GAP
+        self.futile = (self._judging or self.futile) and self.share(used_mb) >= self.marks.restart_at - GAP
         if not self.futile:
             self.step = Step.CALM
         self._judging = False
@@ -190,7 +190,7 @@ class Ring:
         points = list(self._points)
         while points and points[-1][0] - points[0][0] > self._window_s:
             points.pop(0)
-        if len(points) < POINTS // 4 or points[-1][0] - points[0][0] < self._window_s / 5:
+        if len(points) < POINTS // 4:
             return Trend()
         slope = median(
             (later - earlier) / (at - before)

@@ -10,6 +10,7 @@ from acu.hardware.vram import (
     CONTEXT_MB,
     GRAPHS_MB,
     MIB,
+    SPARE_TOKENS,
     Alternative,
     Card,
     Demand,
@@ -115,6 +116,30 @@ def test_the_shared_pool_gives_way_before_a_models_own_one() -> None:
     text = problem(plan(replace(AWQ, kv_mb=8_000), replace(AWQ, key="small", kv_mb=3_000, own_pool=True)))
     assert list(fields(text)) == ["gpu.kv_cache_size_mb"]
     assert fields(text)["gpu.kv_cache_size_mb"] == 22_578 - 2 * (5_313 + 1_024 + 659) - 3_000
+
+
+def test_where_the_shared_pool_alone_cannot_give_way_both_are_named() -> None:
+    shared, own = replace(AWQ, kv_mb=3_000, fixed=True), replace(AWQ, key="small", kv_mb=12_000, own_pool=True)
+    told = fields(problem(plan(shared, own)))
+    assert list(told) == ["models.large.kv_cache_mb", "models.small.kv_cache_mb"]
+    smaller = (
+        replace(shared, kv_mb=told["models.large.kv_cache_mb"]),
+        replace(own, kv_mb=told["models.small.kv_cache_mb"]),
+    )
+    assert problem(plan(*smaller)) is None
+
+
+def test_the_smallest_pool_holds_a_whole_sequence_in_whole_blocks() -> None:
+    for context in range(513, 600):
+        asked = replace(AWQ, context=context, fixed=True, token_bytes=MIB)
+        least = replace(asked, kv_mb=asked.least_kv_mb())
+        assert (least.kv_tokens or 0) >= context
+        assert (replace(least, kv_mb=least.kv_mb - SPARE_TOKENS).kv_tokens or 0) < context
+
+
+def test_a_context_is_not_cut_to_a_pool_that_is_too_small_to_serve() -> None:
+    assert replace(AWQ, kv_mb=1_000).served_context == 18_240
+    assert replace(AWQ, kv_mb=20).served_context == 32_768
 
 
 def test_a_pool_of_engine_args_is_advised_on_in_its_own_field_and_unit() -> None:

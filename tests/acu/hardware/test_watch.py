@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from acu.hardware.watch import CALM_READINGS, HOLD, HOLD_RESTART, WARM, CardMarks, CardWatch, Step
+from acu.hardware.watch import CALM_READINGS, HOLD, HOLD_RESTART, WARM, CardMarks, CardWatch, Step, Trend
 
 EVERY_S = 5.0
 BASE, FULL = 18_000, 22_000  # MiB: a room of 4000
@@ -131,6 +131,11 @@ def test_a_restart_that_did_not_help_is_told_and_not_tried_again_until_the_use_w
     card.warm_up(BASE + 3700)
     assert (card.watch.futile, card.watch.step, card.watch.baseline_mb) == (True, Step.FREE, BASE)
     assert card.restarts(0.97, 1000) == 0
+    card.warm_up(BASE + 3700)  # an engine died, and came back by itself: somebody else has the memory still
+    assert (card.watch.futile, card.watch.step) == (True, Step.FREE)
+    assert card.restarts(0.97, 1000) == 0
+    assert card.last(0.91, 1) is Step.FREE
+    assert card.watch.futile
     assert card.last(0.89, 1) is Step.FREE
     assert not card.watch.futile
     assert card.restarts(0.97, HOLD_RESTART) == 1
@@ -138,6 +143,10 @@ def test_a_restart_that_did_not_help_is_told_and_not_tried_again_until_the_use_w
 
 def test_engines_that_came_back_by_themselves_judge_no_restart() -> None:
     card = Card()
+    card.warm_up(FULL)
+    assert (card.watch.futile, card.watch.step) == (False, Step.CALM)
+    assert card.restarts(1.0, 1000) == 1
+    card.warm_up()
     card.warm_up(FULL)
     assert (card.watch.futile, card.watch.step) == (False, Step.CALM)
 
@@ -168,6 +177,37 @@ def test_a_trend_that_ends_ends_the_step_that_it_raised() -> None:
     card.see([BASE + 2430] * 2880)
     assert card.watch.step is Step.CALM
     assert card.watch.trend.full_in_s is None
+
+
+def test_the_step_that_a_trend_raised_is_kept_until_it_says_twice_as_long() -> None:
+    card = Card()
+    card.see(creep(900, 2.7))
+    steps = []
+    for _ in range(2880):
+        (step,) = card.see([BASE + 2430])
+        full_in_s = card.watch.trend.full_in_s
+        if full_in_s is not None and 7200 <= full_in_s < 14_400:
+            steps.append(step)
+    assert len(steps) > 2 * CALM_READINGS
+    assert set(steps) == {Step.LIMIT}
+
+
+def test_a_trend_begins_anew_with_fresh_engines() -> None:
+    card = Card()
+    card.see(creep(900, 2.7))
+    assert card.watch.trend.full_in_s is not None
+    card.warm_up()
+    assert card.watch.trend == Trend()
+    assert set(card.see([BASE] * 100)) == {Step.CALM}
+    assert card.watch.trend == Trend()
+
+
+def test_what_was_read_before_the_window_says_nothing() -> None:
+    card = Card()
+    card.see(creep(900, 2))
+    card.at_s += 5 * 3600  # the card could not be read
+    card.see([BASE + 1800] * 100)
+    assert card.watch.trend == Trend()
 
 
 def test_a_slow_creep_says_when_the_card_is_full() -> None:
