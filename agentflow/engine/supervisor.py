@@ -152,15 +152,19 @@ class Supervisor(Generic[E]):
     async def renew(self, why: EngineFailure) -> None:
         """Replace the engine by a fresh one; what runs on it raises `why`. Returns when that is ready, or will not be soon.
 
-        Does nothing while none is ready: a fresh one is on its way then.
+        Does nothing while none is ready: a fresh one is on its way then. Cancelled before it has begun, it leaves the engine be.
         """
         if self._state != "ready" or self._renewal is not None:
             return
         self._renewal = why
-        while True:
-            await asyncio.sleep(POLL_S)
-            if not self._renewing():
-                return
+        try:
+            while True:
+                await asyncio.sleep(POLL_S)
+                if not self._renewing():
+                    return
+        finally:
+            if self._state == "ready":  # cancelled, and not begun: the engine works on
+                self._renewal = None
 
     def _renewing(self) -> bool:
         return not self._stopped.is_set() and (self._renewal is not None or self._state == "starting")

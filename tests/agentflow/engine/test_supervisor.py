@@ -254,6 +254,20 @@ async def test_a_renewed_engine_is_replaced_at_once_and_its_streams_raise_the_re
         assert "backing_off" not in states
 
 
+async def test_a_renewal_that_is_cancelled_before_it_has_begun_leaves_the_engine_be() -> None:
+    async with supervised(BareEngine) as supervisor:
+        engine = await ready(supervisor)
+        renewal = asyncio.create_task(supervisor.renew(EngineDied("again")))
+        await asyncio.sleep(0)
+        renewal.cancel()
+        await asyncio.wait({renewal})
+        looks = engine.looks
+        await until(lambda: engine.looks >= looks + 2 or engine.killed)
+        assert (supervisor.engine, engine.killed) == (engine, [])
+        await supervisor.renew(EngineDied("again"))
+        assert await ready(supervisor) is not engine
+
+
 async def test_renewing_ends_with_a_start_that_fails_and_with_a_stop() -> None:
     starts = iter([lambda: asyncio.sleep(0), failing_start])
     async with supervised(lambda: BareEngine(next(starts)), SupervisorLimits(backoff_s=3600)) as supervisor:
