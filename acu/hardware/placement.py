@@ -181,14 +181,13 @@ def _cpus(wanted: int | None, node: Node | None, room: Room, short: list[str]) -
 
 def spread(cpus: Iterable[int], cores: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     """The CPUs in the order in which they are taken: the first of each core, then the second of each, and so on."""
-    sibling = {cpu: (min(core), sorted(core).index(cpu)) for core in cores for cpu in core}
-    usable = sorted(cpus, key=lambda cpu: sibling.get(cpu, (cpu, 0)))
+    core_of = {cpu: min(core) for core in cores for cpu in core}
     turn: dict[int, int] = {}
     rank = {}
-    for cpu in usable:
-        core, _ = sibling.get(cpu, (cpu, 0))
+    for cpu in sorted(cpus):
+        core = core_of.get(cpu, cpu)
         rank[cpu] = turn[core] = turn.get(core, -1) + 1
-    return tuple(sorted(usable, key=lambda cpu: (rank[cpu], cpu)))
+    return tuple(sorted(rank, key=lambda cpu: (rank[cpu], cpu)))
 
 
 def _changed(cpus: tuple[int, ...], room: Room) -> tuple[int, ...]:

@@ -79,6 +79,8 @@ def test_without_a_card_the_node_with_most_free_memory_is_taken() -> None:
     found = place(AUTO, TWO)
     assert (found.node, found.cpus) == (1, (2, 3, 6, 7))
     assert found.why == "of 2 nodes it has the most free memory (12000 MiB)"
+    alike = replace(TWO, nodes=tuple(replace(node, free_mb=9_000) for node in TWO.nodes))
+    assert place(AUTO, alike).node == 0
 
 
 def test_without_a_card_only_nodes_count_that_this_process_may_use() -> None:
@@ -88,6 +90,8 @@ def test_without_a_card_only_nodes_count_that_this_process_may_use() -> None:
     nowhere = place(AUTO, replace(TWO, cpus=(1, 5), memory_nodes=(1,)))
     assert (nowhere.node, nowhere.cpus) == (None, ())
     assert nowhere.why == "no node has both CPUs and memory that this process may use"
+    bare = replace(TWO, nodes=tuple(replace(node, memory_mb=0, free_mb=0) for node in TWO.nodes))
+    assert place(AUTO, bare).why == nowhere.why
 
 
 def test_null_binds_nothing() -> None:
@@ -103,7 +107,8 @@ def test_a_kernel_without_numa_binds_no_memory_and_cpus_on_demand() -> None:
 def test_a_card_whose_node_nobody_tells_is_found_by_its_cpus_or_said() -> None:
     unknown = replace(A10G, numa_node=None)
     assert place(AUTO, TWO, replace(unknown, cpus=(2, 3, 6, 7))).node == 1
-    for vague in (unknown, replace(unknown, cpus=tuple(range(8))), replace(unknown, numa_node=9)):
+    partly, all_of_them = replace(unknown, cpus=(2, 3, 8)), replace(unknown, cpus=tuple(range(8)))
+    for vague in (unknown, partly, all_of_them, replace(unknown, numa_node=9)):
         found = place(AUTO, TWO, vague)
         assert (found.node, found.cpus) == (None, ())
         assert "set numa.node" in found.short[0]
@@ -173,6 +178,11 @@ def test_cores_come_before_siblings() -> None:
     assert spread(range(8), cores) == (0, 1, 2, 3, 4, 5, 6, 7)
     assert spread((0, 1, 4, 5, 6), cores) == (0, 1, 6, 4, 5)  # 6 is the only one left of its core
     assert spread((5, 3), ()) == (3, 5)
+
+
+def test_numbers_are_written_as_the_kernel_writes_them() -> None:
+    assert ranges(()) == ""
+    assert ranges((8, 2, 0, 1, 2, 4)) == "0-2,4,8"
 
 
 @given(st.data())

@@ -14,6 +14,7 @@ def test_the_one_that_has_been_idle_for_longest_makes_room() -> None:
     for at, name in enumerate(("a", "b", "c")):
         idle.rest(name, float(at))
     idle.wake("a")
+    assert len(idle) == 2
     idle.rest("a", 3.0)
     assert [idle.give_way(10.0, always) for _ in range(4)] == ["b", "c", "a", None]
     assert idle.closed == 3
