@@ -146,6 +146,6 @@ def _read_object(path: Path) -> dict[str, Any]:
         content = msgspec.json.decode(path.read_bytes())
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ModelIncomplete(f"{path} is not JSON ({error}): it was cut short, or damaged.") from error
     return content if isinstance(content, dict) else {}

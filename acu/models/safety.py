@@ -42,6 +42,9 @@ def check(folder: Path) -> None:
                 f"{path} may hold pickled code, which loading would run. ACU loads safetensors only: take the model's "
                 "safetensors files, or convert it, and remove this file."
             )
+    for path in sorted(folder.iterdir()):
+        if wanted(path.name) and path.exists() and not (path.is_file() or path.is_dir()):
+            raise ModelIncomplete(f"{path} is no regular file, and reading it may never end: copy the model again.")
     for path in sorted(folder.glob("*config.json")):
         if isinstance(content := _read_json(path), dict) and content.get("auto_map"):
             raise UnsafeModel(
@@ -67,7 +70,8 @@ def _check_weights(folder: Path) -> None:
         raise ModelIncomplete(f"{folder} has no *.safetensors: ACU loads no other format of weights.")
     for index in sorted(folder.glob("*.safetensors.index.json")):
         content = _read_json(index)
-        listed = set(content.get("weight_map", {}).values()) if isinstance(content, dict) else set()
+        shard_of = content.get("weight_map") if isinstance(content, dict) else None
+        listed = set(map(str, shard_of.values())) if isinstance(shard_of, dict) else set()
         if missing := sorted(listed - shards):
             raise ModelIncomplete(f"{folder} lacks {', '.join(missing)}, which {index.name} names: copy it again.")
     for name in sorted(shards):
@@ -79,5 +83,5 @@ def _read_json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelIncomplete(f"{path} is not JSON ({error}): it was cut short, or damaged.") from error

@@ -118,8 +118,15 @@ def read_model(path: Path) -> ModelFacts:
     """The model in folder `path`. Raises EngineStartFailed when it is none that vLLM can load."""
     try:
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise EngineStartFailed(f"{path} holds no model: config.json cannot be read ({error})") from error
+    try:
+        return _facts(path, config)
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise EngineStartFailed(f"{path} holds no model: config.json has a value that is none ({error})") from error
+
+
+def _facts(path: Path, config: dict[str, Any]) -> ModelFacts:
     text = config.get("text_config") or config
     heads = int(text.get("num_attention_heads") or 1)
     head_dim = int(text.get("head_dim") or int(text.get("hidden_size") or heads) // heads)

@@ -239,6 +239,13 @@ def test_remote_code_is_refused(name: str, tmp_path: Path, cache: Path) -> None:
             ),
             r"lacks model-2\.safetensors",
         ),
+        (
+            lambda folder: (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": 5}}'),
+            "lacks 5, which",
+        ),
+        (lambda folder: (folder / "config.json").write_text("[" * 200_000), "is not JSON"),
+        (lambda folder: os.mkfifo(folder / "generation_config.json"), "is no regular file"),
+        (lambda folder: os.mkfifo(folder / "model-2.safetensors"), "is no regular file"),
     ],
 )
 def test_a_folder_that_is_not_whole_is_refused(

@@ -100,6 +100,7 @@ def test_what_is_no_whole_file_is_refused_by_name(tmp_path: Path, content: bytes
     [
         lambda folder: (folder / "config.json").write_text("{"),
         lambda folder: (folder / "model.safetensors.index.json").write_bytes(b"\xff"),
+        lambda folder: (folder / "config.json").write_text("[" * 200_000),
     ],
 )
 def test_a_description_that_is_no_json_is_refused_by_name(tmp_path: Path, damage: Callable[[Path], object]) -> None:

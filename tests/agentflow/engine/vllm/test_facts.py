@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agentflow.engine.vllm.facts import one_cpu_a_core, one_node_of
+from agentflow.engine.vllm.facts import one_cpu_a_core, one_node_of, read_model
+from agentflow.errors import EngineStartFailed
 
 
 def test_of_each_core_the_last_cpu_that_may_be_used_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -40,3 +41,13 @@ def test_cpus_lie_on_one_node_of_several_or_nothing_is_told(tmp_path: Path) -> N
     assert one_node_of((0, 1), two) is None
     assert one_node_of((0, 2), devices(tmp_path / "one", {0: (0, 2)})) is None
     assert one_node_of((0, 2), tmp_path / "without") is None
+
+
+@pytest.mark.parametrize(
+    "config",
+    ['{"hidden_size": "x"}', '{"num_hidden_layers": 1e400}', '{"hidden_size": [64]}', "[]", "[" * 200_000],
+)
+def test_a_config_with_values_that_are_none_is_refused_by_its_folder(tmp_path: Path, config: str) -> None:
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(EngineStartFailed, match=f"{tmp_path} holds no model"):
+        read_model(tmp_path)
