@@ -135,6 +135,13 @@ def test_more_acus_than_cpus_are_refused_before_anything_is_made(group: Group) -
 
 
 @real
+def test_a_memory_whose_bytes_are_no_number_of_the_shell_is_refused(group: Group) -> None:
+    refused = group("up", 210, "numa: {memory_mb: 17592186044416}\n")  # 2**64 bytes, which bash takes for 0
+    assert refused.returncode == 1
+    assert "numa.memory_mb: 17592186044416 MiB are more than any box has" in refused.stderr
+    assert not any(folder.exists() for folder in folders(210))
+
+
 def test_reading_from_the_disk_of_the_models_can_be_limited_and_freed(group: Group, tmp_path: Path) -> None:
     disks = subprocess.run(
         ["findmnt", "-nro", "MAJ:MIN", "-T", tmp_path], capture_output=True, text=True, check=True
