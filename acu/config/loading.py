@@ -28,8 +28,11 @@ from acu.config.remains import remains
 from acu.config.sections import AcuConfig
 from acu.errors import ConfigError
 
-# Not fields; ACU_TEST_* is left to the tests as well.
-EXEMPT = ("ACU_API_KEY", "ACU_CONFIG", "ACU_DAEMON_PID", "ACU_ENGINE_OUTPUT")
+# Not fields, the second line those of scripts/; ACU_TEST_* is left to the tests as well.
+EXEMPT = (
+    *("ACU_API_KEY", "ACU_CONFIG", "ACU_DAEMON_PID", "ACU_ENGINE_OUTPUT"),
+    *("ACU_CGROUP_ROOT", "ACU_COMMAND", "ACU_DEV_ROOT", "ACU_PROC_ROOT", "ACU_RUN_DIR", "ACU_SUBNET", "ACU_SYS_ROOT"),
+)
 SYSTEM_FILE = Path("/etc/acu/acu.yaml")
 
 

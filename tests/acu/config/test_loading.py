@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from acu.config import find_file, load
 from acu.errors import ConfigError
 from tests.acu.config.files import problems, write
+from tests.acu.running import ROOT
 
 
 def test_without_a_file_the_small_models_are_served_on_a_machine_without_a_gpu(tmp_path: Path) -> None:
@@ -202,3 +204,15 @@ def test_what_a_start_says_of_a_field_is_located_at_the_value_that_it_tells(tmp_
         ("a sentence without a field", None),
     ):
         assert loaded.located(said) == (f"{said} ({origin})" if origin else said)
+
+
+def test_variables_that_the_scripts_know_are_no_unknown_fields(tmp_path: Path) -> None:
+    told = "\n".join(path.read_text() for path in (ROOT / "scripts").iterdir() if path.is_file())
+    known = set(re.findall(r"\$\{(ACU_[A-Z]+(?:_[A-Z]+)*):?-", told)) - {
+        "ACU_REPORT",
+        "ACU_ONLY",
+        "ACU_FIELDS",
+        "ACU_PART",
+    }
+    assert {"ACU_SUBNET", "ACU_RUN_DIR"} <= known  # those that people set; the four are between the scripts
+    load({"HOME": str(tmp_path), **dict.fromkeys(known, "1")})
