@@ -262,7 +262,7 @@ def as_text(drawn: Drawn) -> str:
         )
     lines += ["", *(f"note: {note}" for note in drawn.notes)] if drawn.notes else []
     lines += ["", *(f"does not fit: {text}" for text in drawn.problems)] if drawn.problems else ["", "It fits."]
-    return "\n".join(lines)
+    return "\n".join("".join(sign if sign.isprintable() else "?" for sign in line) for line in lines)  # a report's too
 
 
 def _row(demand: Demand) -> tuple[str, ...]:

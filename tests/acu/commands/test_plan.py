@@ -193,6 +193,14 @@ def test_the_command_plans_for_a_named_card_or_a_report_and_its_exit_code_is_tha
     assert "--card: 'a11' is neither a number of MiB nor one of t4, l4, a10, a10g" in wrong.stderr
 
 
+def test_a_card_whose_name_holds_signs_for_the_terminal_is_shown_without_them() -> None:
+    box = with_a10g()
+    card = replace(box.report.gpus[0], name="A10G\x1b]0;mine\x07")
+    text = as_text(drawn(replace(box, report=replace(box.report, gpus=(card,)))))
+    assert text.startswith("A10G?]0;mine?: 23028 MiB")
+    assert "\n\nIt fits." in text
+
+
 def test_an_embedding_model_on_the_card_has_no_logits_and_a_step_of_its_longest_input(tmp_path: Path) -> None:
     model = ModelConfig(model=str(qwen_7b_awq(tmp_path / "q")), role="embed", engine="vllm", max_model_len=4_096)
     (demand,) = drawn(with_a10g(), embed=model).plan.demands
