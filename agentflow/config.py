@@ -11,7 +11,9 @@ Share = Annotated[float, Meta(gt=0, le=1)]
 ContextLength = Annotated[int, Meta(ge=16)]
 Sequences = Annotated[int, Meta(ge=1, le=4096)]
 StepTokens = Annotated[int, Meta(ge=32)]
-Mebibytes = Annotated[int, Meta(ge=16)]
+Mebibytes = Annotated[
+    int, Meta(ge=16, le=1 << 30)
+]  # a pebibyte: more than any box has, and fewer bytes than int64 counts
 ToolFormat = Literal[
     "auto",
     "hermes",

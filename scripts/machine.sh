@@ -85,7 +85,7 @@ take_words() {
 choose_user() {
   local candidate entry
   for candidate in "$user" acu "${SUDO_USER-}" "$EUID"; do
-    if [[ $candidate ]] && entry=$(getent passwd "$candidate"); then break; fi
+    if [[ $candidate ]] && entry=$(getent passwd -- "$candidate"); then break; fi
     [[ ! $user ]] || wrong "there is no user '$user'"
   done
   user=${entry%%:*}

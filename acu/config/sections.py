@@ -127,7 +127,8 @@ class GpuConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = "auto"
     watch_s: Annotated[
-        Seconds, Meta(description="Seconds between two looks at how much of the GPU's memory is in use.")
+        float,
+        Meta(description="Seconds between two looks at how much of the GPU's memory is in use.", ge=0.1, le=3600),
     ] = 5.0
     limit_prompts_at: Annotated[
         Share,

@@ -11,7 +11,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -49,7 +49,8 @@ def preload(path: Path, progress: Progress = silent, available: int | None = Non
     shards = sorted(path.glob("*.safetensors"))
     if not shards:
         raise ModelIncomplete(f"{path} has no *.safetensors: nothing to preload.")
-    total = sum(shard.stat().st_size for shard in shards)
+    sizes = [shard.stat().st_size for shard in shards]
+    total = sum(sizes)
     room = memory()[1] if available is None else available
     if room < total:
         raise NoSpace(f"{path} has {human(total)} of weights, and only {human(room)} of memory are available.")
@@ -63,7 +64,7 @@ def preload(path: Path, progress: Progress = silent, available: int | None = Non
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
                 for ahead in files[position : position + 2]:
                     os.posix_fadvise(ahead, 0, 0, os.POSIX_FADV_WILLNEED)
-                done = _read(file, done, total, progress)
+                done = _read(file, sizes[position], done, lambda read: progress("preload", read, total))
     finally:
         for file in files:
             os.close(file)
@@ -88,12 +89,13 @@ def behind_others() -> Iterator[None]:
                 thread.ionice(before.ioclass, before.value)
 
 
-def _read(file: int, done: int, total: int, progress: Progress) -> int:
-    buffer = bytearray(_CHUNK)
+def _read(file: int, size: int, done: int, progress: Callable[[int], None]) -> int:
+    """Read `size` bytes, or what there is; of a file that grows meanwhile no more than was counted. Returns `done` and those."""
+    buffer = memoryview(bytearray(_CHUNK))
     offset = 0
-    while count := os.preadv(file, [buffer], offset):
+    while offset < size and (count := os.preadv(file, [buffer[: size - offset]], offset)):
         if (offset + count) // _TOLD_EVERY > offset // _TOLD_EVERY:
-            progress("preload", done + offset + count, total)
+            progress(done + offset + count)
         offset += count
-    progress("preload", done + offset, total)
+    progress(done + offset)
     return done + offset

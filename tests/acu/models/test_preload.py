@@ -50,3 +50,15 @@ def test_what_fails_within_gives_the_priority_back() -> None:
     with pytest.raises(ZeroDivisionError), behind_others():
         raise ZeroDivisionError
     assert psutil.Process(threading.get_native_id()).ionice() == before
+
+
+def test_of_a_file_that_grows_it_reads_what_was_counted(folder: Path) -> None:
+    told: list[tuple[int, int]] = []
+
+    def grow(_stage: str, done: int, total: int) -> None:
+        told.append((done, total))
+        with (folder / "b.safetensors").open("ab") as file:
+            file.write(b"more" * 1_000_000)
+
+    assert models.preload(folder, grow).bytes == 9_000_000
+    assert told[-1] == (9_000_000, 9_000_000)
