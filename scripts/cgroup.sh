@@ -285,7 +285,6 @@ look() {
   cpus='' mems=''
   if [[ ${folders[cpuset]-} ]]; then choose_cpus "${slice:-$number}" "$(usable cpus)" "$(usable mems)" "$(line_of "${folders[cpuset]}/cpuset.mems")"; fi
   memory_mb=$(field numa.memory_mb) models_on=''
-  if [[ $memory_mb != null ]] && ((memory_mb > 1 << 40)); then die "numa.memory_mb: $memory_mb MiB are more than any box has; null is no limit."; fi
   if [[ $io_mbps ]]; then
     models_on=$(disks_of "$(field gpu.model_cache_dir)")
     [[ $models_on ]] || say "$name: --io-mbps: the models lie on no disk of this box: their reading is not limited."

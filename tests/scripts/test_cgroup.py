@@ -135,10 +135,14 @@ def test_more_acus_than_cpus_are_refused_before_anything_is_made(group: Group) -
 
 
 @real
-def test_a_memory_whose_bytes_are_no_number_of_the_shell_is_refused(group: Group) -> None:
-    refused = group("up", 210, "numa: {memory_mb: 17592186044416}\n")  # 2**64 bytes, which bash takes for 0
-    assert refused.returncode == 1
-    assert "numa.memory_mb: 17592186044416 MiB are more than any box has" in refused.stderr
+def test_more_memory_than_the_shell_can_count_in_bytes_is_refused_by_the_configuration(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "acu.yaml"
+    config.write_text("numa: {memory_mb: 17592186044416}\n")  # 2**64 bytes, which bash takes for 0
+    refused = part("cgroup.sh", "up", 210, "--config", config, run_dir=run_dir)
+    assert refused.returncode != 0
+    assert "numa.memory_mb: 17592186044416" in refused.stderr
     assert not any(folder.exists() for folder in folders(210))
 
 

@@ -86,11 +86,14 @@ def own_file_system(unit: Settings, number: str, folder: Path) -> None:
     """What the unit lets the daemon see, with FOLDER's parts at their places."""
     check(LIBC.unshare(CLONE_NEWNS), "unshare")
     mount("none", "/", flags=REC | PRIVATE)
-    kept = {Path(sys.base_prefix), Path(sys.prefix), ROOT}
+    hidden = ("/root", "/home", "/var/lib", "/var/cache", "/run", "/tmp")
+    kept = {
+        str(path) for path in (Path(sys.base_prefix), Path(sys.prefix), ROOT) if any(map(path.is_relative_to, hidden))
+    }
     sources = {"/srv": folder / "etc", f"/var/lib/acu/{number}": folder / "state", "/var/cache/acu": folder / "cache"}
     opened = {place: os.open(path, os.O_PATH) for place, path in sources.items()}
-    opened |= {str(path): os.open(path, os.O_PATH) for path in kept if path.is_relative_to("/root")}
-    for place in ("/root", "/home", "/var/lib", "/var/cache", "/run", "/tmp"):
+    opened |= {path: os.open(path, os.O_PATH) for path in sorted(kept)}
+    for place in hidden:
         mount("tmpfs", place, "tmpfs", 0, "mode=1777" if place == "/tmp" else "mode=755")
     for place, descriptor in opened.items():
         bind(f"/proc/self/fd/{descriptor}", place)
@@ -99,7 +102,7 @@ def own_file_system(unit: Settings, number: str, folder: Path) -> None:
         own_devices()
     for line in Path("/proc/self/mounts").read_text().splitlines():
         place = line.split()[1].encode().decode("unicode_escape")
-        if place not in sources and not place.startswith(("/proc", "/dev", "/tmp", "/run")):
+        if place in kept or (place not in sources and not place.startswith(("/proc", "/dev", "/tmp", "/run"))):
             with contextlib.suppress(OSError):  # one that is hidden by another
                 mount("none", place, flags=REMOUNT | BIND | RDONLY)
     mount("none", "/srv", flags=REMOUNT | BIND | RDONLY)
