@@ -37,6 +37,18 @@ def cpu_list(text: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
+def cores_of(cpus: tuple[int, ...], root: Path = SLASH) -> tuple[tuple[int, ...], ...]:
+    """The physical cores that the CPUs are on, each as all its CPUs; one whose siblings are not known is a core of its own."""
+    cores = set()
+    for cpu in cpus:
+        try:
+            text = (root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+            cores.add(cpu_list(text))
+        except (OSError, ValueError):
+            cores.add((cpu,))
+    return tuple(sorted(cores))
+
+
 def read_nodes(root: Path = SLASH) -> tuple[Node, ...]:
     """The nodes that are online, by id. A node that vanishes or cannot be read while we look is left out."""
     nodes = []

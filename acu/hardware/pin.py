@@ -29,7 +29,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from acu.config import AcuConfig, NumaConfig
-from acu.hardware.numa import SLASH, available_mb, cpu_list, read_nodes
+from acu.hardware.numa import SLASH, available_mb, cores_of, cpu_list, read_nodes
 from acu.hardware.placement import Placement, Room, place, ranges
 from acu.hardware.report import Report
 
@@ -139,7 +139,7 @@ def look(numa: NumaConfig, root: Path = SLASH, cpus: tuple[int, ...] | None = No
     memory = allowed_nodes(root)
     if root == SLASH and len(nodes) > 1:  # where a policy may have been given
         memory = _left_by_policy(memory)
-    cores = _cores(usable, root) if numa.cpus is not None else ()
+    cores = cores_of(usable, root) if numa.cpus is not None else ()
     return Room(nodes=nodes, cpus=usable, memory_nodes=memory, cores=cores)
 
 
@@ -158,17 +158,6 @@ def _left_by_policy(nodes: tuple[int, ...]) -> tuple[int, ...]:
     except OSError:
         return nodes
     return tuple(node for node in nodes if node in bound) if mode == BIND else nodes
-
-
-def _cores(cpus: tuple[int, ...], root: Path) -> tuple[tuple[int, ...], ...]:
-    cores = set()
-    for cpu in cpus:
-        try:
-            text = (root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
-            cores.add(cpu_list(text))
-        except (OSError, ValueError):
-            cores.add((cpu,))
-    return tuple(sorted(cores))
 
 
 def apply(placement: Placement, nodes: tuple[int, ...]) -> Bound:

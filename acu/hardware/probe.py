@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from acu.hardware.cards import device_nodes, has_card, read_cards
-from acu.hardware.numa import SLASH, cpu_list
+from acu.hardware.numa import SLASH, cores_of, cpu_list
 from acu.hardware.report import Gpu, Report
 
 CPU_FEATURES = (
@@ -40,7 +40,7 @@ def report_on(gpus: tuple[Gpu, ...], root: Path = SLASH) -> Report:
     return Report(
         cpu_model=info.get("model name", info.get("CPU part", "unknown")),
         cpus=len(allowed),
-        cores=cores_of(allowed, root),
+        cores=len(cores_of(allowed, root)),
         cpu_features=tuple(
             word for word in CPU_FEATURES if word in info.get("flags", info.get("Features", "")).split()
         ),
@@ -60,18 +60,6 @@ def allowed_cpus(root: Path = SLASH) -> tuple[int, ...]:
             if name == "Cpus_allowed_list":
                 return cpu_list(value)
     return ()
-
-
-def cores_of(cpus: tuple[int, ...], root: Path = SLASH) -> int:
-    """How many physical cores the CPUs are on; each whose siblings are not known is one of its own."""
-    cores = set()
-    for cpu in cpus:
-        siblings = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
-        try:
-            cores.add(siblings.read_text(encoding="ascii").strip())
-        except OSError:
-            cores.add(str(cpu))
-    return len(cores)
 
 
 def cpu_info(root: Path = SLASH) -> dict[str, str]:

@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from acu.hardware import gpu_present, probe_machine
-from acu.hardware.probe import allowed_cpus, bounded, cores_of, reclaimable
+from acu.hardware.numa import cores_of
+from acu.hardware.probe import allowed_cpus, bounded, reclaimable
 from agentflow.engine.vllm.facts import one_cpu_a_core
 from tests.acu.hardware.recorded import machine_root, recorded_nvml
 
@@ -54,7 +55,7 @@ def test_the_cpus_of_a_recorded_process_are_those_of_its_status(tmp_path: Path) 
 
 def test_cpus_that_share_a_core_are_counted_once() -> None:
     root = machine_root("a10g")
-    assert cores_of((0, 16), root) == 1
-    assert cores_of((0, 1, 16), root) == 2
-    assert cores_of((0, 99), root) == 2  # nothing is known of 99
-    assert cores_of(allowed_cpus()) == len(one_cpu_a_core())
+    assert len(cores_of((0, 16), root)) == 1
+    assert len(cores_of((0, 1, 16), root)) == 2
+    assert len(cores_of((0, 99), root)) == 2  # nothing is known of 99
+    assert len(cores_of(allowed_cpus())) == len(one_cpu_a_core())
