@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from msgspec.structs import replace
 
-from acu.config import AcuConfig, model_role
+from acu.config import RESULTS, AcuConfig, model_role
 from acu.errors import StartRefused
 from acu.refusals import Refusals
 from acu.toolnames import no_tools
 from agentflow.errors import AgentFlowError, Draining
 
 if TYPE_CHECKING:
-    from acu.data import Data
+    from acu.data.plane import Data
     from agentflow.agents.agency import Agency
     from agentflow.agents.config import AgentConfig
     from agentflow.library.embedderid import EmbedderId
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from agentflow.tools.toolbox import Toolbox
     from dataplane import DataPlane, StateStore
 
-RESULTS = "results"
 RETRY_S = 5.0
 
 _log = logging.getLogger("acu.agency")

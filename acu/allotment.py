@@ -20,9 +20,8 @@ from msgspec.structs import replace
 
 from acu.config import AcuConfig, GpuConfig, model_role
 from acu.errors import StartRefused
-from acu.hardware.examination import Node
 from acu.hardware.placement import NodeBudget, memory_of, node_budget
-from acu.hardware.report import Gpu, Report
+from acu.hardware.report import Gpu, Node, Report
 from acu.hardware.vram import CONTEXT_MB, GRAPHS_MB, MIB, Alternative, Card, Demand, MemoryPlan, step_mb
 from acu.models.catalogue import Layout, ModelEntry, catalogue
 from acu.models.headers import VALUE_BYTES, Weights

@@ -16,7 +16,7 @@ from acu import __version__
 from acu.commands import exits
 from acu.commands.output import UNWRITABLE, drop, to_its_end
 from acu.errors import AcuError, ConfigError, DaemonUnreachable, StartRefused
-from acu.logs import printable
+from acu.telemetry.logs import printable
 from agentflow.nearest import nearest
 
 LINES = "\n\t"

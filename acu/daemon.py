@@ -28,31 +28,32 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from acu import __version__, descriptors, reloading, sockets, systemd
+from acu import __version__, reloading
 from acu.agency import AgencyRoom, Later
-from acu.cardwatch import CardKeeper
 from acu.config import AcuConfig, LoadedConfig
-from acu.data import Data
+from acu.data.plane import Data
 from acu.errors import StartRefused
 from acu.ground import Ground, load_certificate, models_kept, open_audit_log, read_keys, survey
+from acu.hardware.cardkeeper import CardKeeper
 from acu.hardware.locality import Locality
 from acu.hardware.pin import bind
-from acu.lastresort import LastResort
-from acu.logs import LogThread, log_style
-from acu.preloading import Preloading
-from acu.pulse import RecentLag, beat, settle_memory
+from acu.models.preloading import Preloading
+from acu.process import descriptors, sockets, systemd
+from acu.process.lastresort import LastResort
+from acu.process.pulse import RecentLag, beat, settle_memory
+from acu.process.signals import HANDLED_SIGNALS, STOP_SIGNALS, signals_held
 from acu.served import Plan, build
-from acu.signals import HANDLED_SIGNALS, STOP_SIGNALS, signals_held
-from acu.tracing import open_tracing
+from acu.telemetry.logs import LogThread, log_style
+from acu.telemetry.tracing import open_tracing
 
 if TYPE_CHECKING:
-    from acu.auditlog import AuditLog
-    from acu.datajobs import DataJobs
+    from acu.data.jobs import DataJobs
     from acu.http.audit import Hooks
     from acu.http.auth import Keys
     from acu.http.server import FaceRunner
     from acu.http.settings import HttpSettings
-    from acu.telemetry import Telemetry
+    from acu.telemetry.auditlog import AuditLog
+    from acu.telemetry.metrics import Telemetry
     from agentflow.engine.supervisor import Supervisor
     from agentflow.service import Service
     from agentflow.status import ServiceStatus
@@ -167,10 +168,10 @@ class Daemon:
 
     async def _serve(self, announce: Callable[[list[str]], None]) -> int:
         """Answer until a signal comes, and end."""
-        from acu.datajobs import DataJobs
+        from acu.data.jobs import DataJobs
         from acu.http.app import Face
         from acu.http.server import make_runner
-        from acu.telemetry import Telemetry
+        from acu.telemetry.metrics import Telemetry
         from agentflow.service import Service
 
         config, audit = self._ground.config, self._audit

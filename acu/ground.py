@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from acu import systemd
-from acu.auditlog import AuditLog
 from acu.config import AcuConfig, LoadedConfig, NetworkConfig
 from acu.config.document import read_regular
 from acu.errors import AcuError, ModelError, StartRefused
 from acu.hardware import Report, probe_machine
 from acu.hardware.pin import Bound, placement_for
 from acu.models import in_use
+from acu.process import systemd
+from acu.process.sockets import process_name
 from acu.refusals import Refusals
 from acu.served import Plan, hot_warning, plan_models
-from acu.sockets import process_name
+from acu.telemetry.auditlog import AuditLog
 from dataplane.truth.inuse import user_of
 
 if TYPE_CHECKING:

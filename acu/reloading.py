@@ -17,11 +17,11 @@ from msgspec import Struct
 from acu.config import LoadedConfig, NetworkConfig
 from acu.errors import AcuError
 from acu.ground import tls_context
-from acu.logs import printable
+from acu.telemetry.logs import printable
 
 if TYPE_CHECKING:
-    from acu.auditlog import AuditLog
     from acu.http.auth import Keys
+    from acu.telemetry.auditlog import AuditLog
 
 CERTIFICATE = "the TLS certificate"
 LONGEST_LINE = 500  # characters; a datagram to systemd has its bound, and a file may say anything

@@ -25,7 +25,7 @@ import uvloop
 from acu.http.app import Face
 from acu.http.server import make_runner
 from acu.http.settings import HttpSettings
-from acu.pulse import settle_memory
+from acu.process.pulse import settle_memory
 from acu.served import machine_facts
 from agentflow.agents.agency import Agency
 from agentflow.agents.config import AgentConfig, AgentLimits

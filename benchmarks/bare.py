@@ -20,8 +20,8 @@ from typing import cast
 
 import uvloop
 
-from acu.pulse import RecentLag, beat
-from acu.systemd import Notifier
+from acu.process.pulse import RecentLag, beat
+from acu.process.systemd import Notifier
 
 TICK_S = 0.001
 GOLDEN = 0.6180339887498949

@@ -6,7 +6,7 @@ asked every 100 ms over connections of its own. The daemon's descriptors are cou
 end of the flood, and once `idle_timeout_s` has passed.
 
 - `answered_share`: of the requests, those that got a 200 (`refused`: a 503 with Retry-After; `lost`: anything else);
-- `fds_before`, `fds_peak`, `fds_after`, and `fds_bound` = network.max_connections + acu.descriptors.SPARE (to reach: the
+- `fds_before`, `fds_peak`, `fds_after`, and `fds_bound` = network.max_connections + acu.process.descriptors.SPARE (to reach: the
   peak within it, and after the timeout as many as before);
 - `answer_p50_ms`, `answer_p99_ms`: from the connection's begin to the answer's end;
 - `healthz_max_ms`, `healthz_failed`: the longest that it took, and how often it was not 200.
@@ -29,8 +29,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from acu.client import Client, Target
-from acu.descriptors import SPARE
+from acu.process.descriptors import SPARE
+from acu.terminal.client import Client, Target
 from benchmarks.ending import start_tied, to_the_end
 from benchmarks.report import NotMeasured, last_line, percentile, table
 from benchmarks.server import OBSTACLES, free_port

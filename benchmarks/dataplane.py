@@ -27,7 +27,7 @@ from pathlib import Path
 import uvloop
 
 from acu.config.places import default_model_cache
-from acu.pulse import settle_memory
+from acu.process.pulse import settle_memory
 from benchmarks import corpus, demoted, hotlife, logreads, prewarm, restart, vectorpeers
 from benchmarks.bench import Bench
 from benchmarks.disk import refuse_memory

@@ -23,7 +23,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from acu.client import Client, Target
+from acu.terminal.client import Client, Target
 from benchmarks.ending import to_the_end
 from benchmarks.report import NotMeasured, last_line, percentile, spread, table
 from benchmarks.server import OBSTACLES, Server, free_port

@@ -26,7 +26,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from acu.client import Client, Target
+from acu.terminal.client import Client, Target
 from benchmarks.ending import start_tied, to_the_end
 from benchmarks.report import NotMeasured, last_line, spread, table
 from benchmarks.server import OBSTACLES

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from acu.datametrics import data_metrics
+from acu.telemetry.datametrics import data_metrics
 from dataplane.planestatus import PlaneStatus
 from dataplane.store import DataPlane
 

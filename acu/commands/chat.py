@@ -9,12 +9,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from acu.chat import AGENT, MAX_TOKENS, Conversation, Printer, Settings, answer, explain
-from acu.client import Client
 from acu.commands import exits
 from acu.commands.options import add_target_options, target_of
 from acu.errors import AcuError, ApiError, UnknownAnswer
-from acu.terminal import LineReader, PipeReader, ProgressLine, TerminalReader, aside, confirm
+from acu.terminal.chat import AGENT, MAX_TOKENS, Conversation, Printer, Settings, answer, explain
+from acu.terminal.client import Client
+from acu.terminal.lines import LineReader, PipeReader, ProgressLine, TerminalReader, aside, confirm
 
 READY_POLL_S = 0.25
 READY_TIMEOUT_S = 10.0  # /readyz answers at once, however busy the engines are

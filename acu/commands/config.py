@@ -19,7 +19,7 @@ from acu.config.fields import Field, fields_of, hint
 from acu.errors import ConfigError, StartRefused
 from acu.ground import check
 from acu.hardware import gpu_present
-from acu.logs import printable
+from acu.telemetry.logs import printable
 
 REFERENCE_HEAD = """\
 # Configuration

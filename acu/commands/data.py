@@ -17,9 +17,9 @@ from acu.commands.options import add_config_option, add_target_options
 from acu.commands.output import out
 from acu.errors import ConfigError, DataError
 from acu.http.wire.data import ArchiveBody, BackupBody, EraseBody, VerifyBody
-from acu.logs import printable
 from acu.models.progress import human
-from acu.terminal import ProgressLine
+from acu.telemetry.logs import printable
+from acu.terminal.lines import ProgressLine
 
 WATCH_EVERY_S = 1.0
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from acu.client import Client, Target
 from acu.commands.options import sockets_of, target_of
 from acu.config import load, process_environment
 from acu.errors import DaemonSilent, DaemonUnreachable, DataError, UnknownAnswer
 from acu.http.wire.data import DataWork, kind_of
+from acu.terminal.client import Client, Target
 
 if TYPE_CHECKING:
     from dataplane.config import DataPlaneConfig
@@ -80,7 +80,7 @@ class InFolder:
     def status(self) -> dict[str, Any]:
         """As it is once it has been opened."""
 
-        from acu.datawork import uploads
+        from acu.data.work import uploads
         from dataplane.errors import DataPlaneError
 
         async def ask(plane: DataPlane) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class InFolder:
 
     def perform(self, work: DataWork, told: Told) -> dict[str, Any]:
         """Open, do it, and close."""
-        from acu.datawork import perform
+        from acu.data.work import perform
 
         return self._opened(lambda plane: perform(plane, work, told))
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from acu.commands.status import Pairs, duration, escape
 from acu.errors import UnknownAnswer
-from acu.logs import printable
 from acu.models.progress import human
+from acu.telemetry.logs import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -15,11 +15,12 @@ from acu.commands.options import add_config_option
 from acu.commands.output import out
 from acu.commands.plan import add_plan_options, run_plan
 from acu.config import load, process_environment
+from acu.doctor import bios
+from acu.doctor.examination import FORM, Examination
+from acu.doctor.findings import Check, Judgement, judge
+from acu.doctor.verdicts import CHECKS
 from acu.errors import ConfigError
-from acu.hardware import bios, gpu_present
-from acu.hardware.examination import FORM, Examination
-from acu.hardware.findings import Check, Judgement, judge
-from acu.hardware.verdicts import CHECKS
+from acu.hardware import gpu_present
 from agentflow.nearest import nearest
 
 MOST_BYTES: Final = 8 << 20  # of a report
@@ -127,7 +128,7 @@ def without(ignored: list[str]) -> tuple[Check, ...]:
 
 def look(config: Path | None) -> Examination:
     """This box, against the configuration."""
-    from acu.hardware.examine import examine  # not for a report from elsewhere
+    from acu.doctor.examine import examine  # not for a report from elsewhere
 
     return examine(load(process_environment(), file=config, gpu_present=gpu_present()).config)
 

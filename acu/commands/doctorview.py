@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from acu.hardware.bios import SETTINGS
-from acu.hardware.examination import Examination
-from acu.hardware.findings import Check, Finding, Judgement, Level
-from acu.logs import printable
+from acu.doctor.bios import SETTINGS
+from acu.doctor.examination import Examination
+from acu.doctor.findings import Check, Finding, Judgement, Level
+from acu.telemetry.logs import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

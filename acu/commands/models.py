@@ -24,7 +24,7 @@ from acu.config import load, model_names, process_environment
 from acu.errors import ModelError
 from acu.hardware import gpu_present
 from acu.models.progress import Progress, human
-from acu.terminal import columns
+from acu.terminal.lines import columns
 from agentflow.config import ModelConfig
 
 DESCRIPTION = """\

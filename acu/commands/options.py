@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from acu.client import Target
 from acu.config import client_sockets, load, process_environment
 from acu.errors import ConfigError
+from acu.terminal.client import Target
 
 
 def add_config_option(parser: argparse.ArgumentParser) -> None:

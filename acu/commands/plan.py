@@ -36,11 +36,12 @@ from acu.allotment import (
 from acu.commands import exits
 from acu.commands.output import out
 from acu.config import AcuConfig, load, process_environment
+from acu.doctor.examination import Examination
 from acu.errors import ConfigError, ModelError, StartRefused
 from acu.hardware import Gpu, Report, gpu_present, probe_machine
-from acu.hardware.examination import Examination, Node
 from acu.hardware.numa import read_nodes
 from acu.hardware.placement import NodeBudget
+from acu.hardware.report import Node
 from acu.hardware.vram import CARDS, MIB, Card, Demand, MemoryPlan, known_card, problem
 from acu.models import by_name, locate
 from acu.models.headers import read_weights

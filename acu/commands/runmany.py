@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from acu.chat import RUNS_PATH
-from acu.client import Client
 from acu.commands import exits
 from acu.commands.output import out
 from acu.errors import AcuError, ApiError, DaemonUnreachable, UnknownAnswer
-from acu.logs import printable
+from acu.telemetry.logs import printable
+from acu.terminal.chat import RUNS_PATH
+from acu.terminal.client import Client
 
 PAGE = 100
 ENDING = (401, 403, 503)

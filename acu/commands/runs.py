@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from acu.chat import AGENT, RUNS_PATH
-from acu.client import Client
 from acu.commands import exits, runmany, runview
 from acu.commands.options import add_target_options, target_of
 from acu.commands.output import out
 from acu.errors import AcuError, UnknownAnswer
-from acu.logs import printable
+from acu.telemetry.logs import printable
+from acu.terminal.chat import AGENT, RUNS_PATH
+from acu.terminal.client import Client
 
 TIMEOUT_S = 60.0  # of silence; a stream that is alive says something every 15 s
 PAGE = 1000

@@ -12,10 +12,10 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from acu.chat import RUNS_PATH
 from acu.commands.status import escape
 from acu.errors import UnknownAnswer
-from acu.logs import printable
+from acu.telemetry.logs import printable
+from acu.terminal.chat import RUNS_PATH
 
 if TYPE_CHECKING:
     from rich.text import Text

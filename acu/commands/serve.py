@@ -15,9 +15,9 @@ from acu.commands.options import add_config_option
 from acu.config import LoadedConfig, load, process_environment
 from acu.errors import ModelIncomplete, StartRefused
 from acu.hardware import gpu_present
-from acu.logs import printable
 from acu.models import is_path, locate, pull
 from acu.served import scripted
+from acu.telemetry.logs import printable
 
 DESCRIPTION = """\
 Run the daemon in the foreground. It accepts on a unix socket and on 127.0.0.1 at once; requests that come while models

@@ -11,11 +11,11 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from acu.client import Client
 from acu.commands import exits
 from acu.commands.options import add_target_options, target_of
 from acu.errors import UnknownAnswer
-from acu.logs import printable
+from acu.telemetry.logs import printable
+from acu.terminal.client import Client
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult

@@ -7,7 +7,7 @@ composes all of it into one frozen `AcuConfig`.
 
 from acu.config.contradictions import exposure_problems
 from acu.config.loading import LoadedConfig, find_file, judge, load, process_environment
-from acu.config.places import client_sockets, default_model_cache, default_socket, history_file
+from acu.config.places import RESULTS, client_sockets, default_model_cache, default_socket, history_file
 from acu.config.remains import hangs
 from acu.config.sections import (
     AcuConfig,
@@ -23,6 +23,7 @@ from acu.config.sections import (
 )
 
 __all__ = [
+    "RESULTS",
     "AcuConfig",
     "DaemonConfig",
     "GpuConfig",

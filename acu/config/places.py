@@ -17,6 +17,7 @@ from acu.config.sections import AcuConfig
 from acu.errors import ConfigError
 
 SYSTEM_SOCKET = Path("/run/acu/acu.sock")
+RESULTS = "results"  # in data_plane.path: long results of tools
 PATH_FIELDS = frozenset(
     {
         "network.unix_socket",

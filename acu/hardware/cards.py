@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from acu.errors import GpuUnreadable
-from acu.hardware.examination import Driver
 from acu.hardware.numa import SLASH, cpu_list, node_of_device
-from acu.hardware.report import Gpu
+from acu.hardware.report import Driver, Gpu
 
 COMPUTE_MODES = ("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process")
 GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # PCIe, by GT/s as sysfs writes it

@@ -10,7 +10,7 @@ import contextlib
 import re
 from pathlib import Path
 
-from acu.hardware.examination import Node
+from acu.hardware.report import Node
 
 SLASH = Path("/")
 NODES = "sys/devices/system/node"

@@ -15,8 +15,7 @@ from msgspec import Struct
 
 from acu.config import NumaConfig
 from acu.errors import StartRefused
-from acu.hardware.examination import Node
-from acu.hardware.report import Gpu
+from acu.hardware.report import Gpu, Node
 
 NOMINAL = 1.1
 """A node that is sold as 16 GiB shows up to a tenth less: firmware and kernel keep some."""

@@ -31,6 +31,26 @@ class Gpu(Struct, frozen=True):
     persistent: bool | None = None
 
 
+class Node(Struct, frozen=True):
+    """One NUMA node; memory in MiB. `distances` to every node, in order of their ids, as the firmware tells."""
+
+    id: int
+    cpus: tuple[int, ...]
+    memory_mb: int
+    free_mb: int
+    distances: tuple[int, ...] = ()
+
+
+class Driver(Struct, frozen=True):
+    """The NVIDIA driver, the newest CUDA that it runs, whether the daemon of MPS runs, and why NVML did not answer."""
+
+    version: str = ""
+    cuda: str = ""
+    mps: bool = False
+    problem: str = ""
+    devices: tuple[str, ...] = ()
+
+
 class Report(Struct, frozen=True):
     """The machine as this process may use it: CPUs of its affinity, memory (bytes) within its cgroup."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 SPARED_S = 1.0
-CLOSING_AT_ONCE = 64  # of the descriptors in acu/descriptors.py's SPARE
+CLOSING_AT_ONCE = 64  # of the descriptors in acu/process/descriptors.py's SPARE
 
 C = TypeVar("C", bound=Hashable)
 

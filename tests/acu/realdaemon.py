@@ -17,8 +17,8 @@ import httpx2
 import openai
 import psutil
 
-from acu.client import Client, Target
 from acu.errors import DaemonUnreachable
+from acu.terminal.client import Client, Target
 from tests.acu.running import ROOT, until
 from tests.examples.loading import served
 

@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
-from acu.client import Client, Target
 from acu.errors import DaemonUnreachable
+from acu.terminal.client import Client, Target
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 60.0  # a bound for a machine that does many other things

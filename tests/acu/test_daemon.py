@@ -17,12 +17,12 @@ from typing import Any
 import psutil
 import pytest
 
-from acu.client import Answer
 from acu.config import AcuConfig
 from acu.daemon import warn_of_ignored
 from acu.errors import AcuError, ApiError
 from acu.hardware import probe_machine
 from acu.served import plan_models
+from acu.terminal.client import Answer
 from agentflow.config import ModelConfig
 from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, until
 from tests.acu.test_served import model_folder
@@ -407,7 +407,7 @@ def test_metrics_tell_what_was_served(daemon: DaemonFactory) -> None:
 
 def test_a_stranger_on_tcp_sees_the_basic_metrics_alone(daemon: DaemonFactory) -> None:
     running = daemon()
-    from acu.client import Client, Target
+    from acu.terminal.client import Client, Target
 
     connection = Client(Target(url=running.url))._connect()
     connection.request("GET", "/metrics", headers={"host": "localhost"})
@@ -440,7 +440,7 @@ def metric_lines(running: RunningDaemon) -> dict[str, float]:
 
 def models_status(running: RunningDaemon, key: str | None) -> int:
     """The status of /v1/models, over TCP, with a key."""
-    from acu.client import Client, Target
+    from acu.terminal.client import Client, Target
 
     client = Client(Target(url=running.url, api_key=key))
     try:

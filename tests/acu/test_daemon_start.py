@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from acu.client import Client, Target
+from acu.terminal.client import Client, Target
 from tests.acu.certificates import make_certificate
 from tests.acu.running import DaemonFactory, acu, until
 
@@ -243,7 +243,7 @@ def test_a_foreign_folder_in_tmp_is_refused(tmp_path: Path, clean_environ: dict[
     os.chown(folder, 65_532, 65_532)
     environ = {name: value for name, value in clean_environ.items() if name != "XDG_RUNTIME_DIR"}
     program = (
-        "import os; from acu.sockets import bind_unix; from acu.config import default_socket\n"
+        "import os; from acu.process.sockets import bind_unix; from acu.config import default_socket\n"
         f"os.setuid({uid}); bind_unix(default_socket({{}}), 0o600)"
     )
     folder.chmod(0o777)

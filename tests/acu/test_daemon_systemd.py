@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from acu.client import Client, Target
 from acu.reloading import LONGEST_LINE
+from acu.terminal.client import Client, Target
 from tests.acu.running import ROOT, DaemonFactory, until
 from tests.acu.test_daemon import SLOW, Reader, open_stream
 

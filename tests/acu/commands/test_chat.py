@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from acu.chat import Conversation, Printer, Result, activity_of, visible
 from acu.commands.chat import loading_stage, loading_text
 from acu.errors import UnknownAnswer
+from acu.terminal.chat import Conversation, Printer, Result, activity_of, visible
 from tests.acu.running import ROOT, DaemonFactory, RunningDaemon, acu, until
 
 PROMPT = "\x1b[?2004h"  # bracketed paste is switched on: the line editor listens

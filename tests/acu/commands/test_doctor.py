@@ -17,14 +17,14 @@ from msgspec.structs import replace
 from acu.commands.doctor import parsed, written
 from acu.commands.doctorview import capital, drawn, reference
 from acu.config import load
+from acu.doctor.bios import checklist, entries
+from acu.doctor.examination import Address, Clock, Examination, Limits, Versions
+from acu.doctor.examine import examine
+from acu.doctor.findings import Judgement, judge
+from acu.doctor.verdicts import CHECKS
 from acu.errors import ConfigError
-from acu.hardware.bios import checklist, entries
-from acu.hardware.examination import Address, Clock, Examination, Limits, Versions
-from acu.hardware.examine import examine
-from acu.hardware.findings import Judgement, judge
-from acu.hardware.verdicts import CHECKS
+from tests.acu.doctor.verdicts.boxes import WELL, but, with_card
 from tests.acu.hardware.recorded import machine_root, recorded_nvml
-from tests.acu.hardware.verdicts.boxes import WELL, but, with_card
 from tests.acu.running import ROOT, DaemonFactory, acu
 
 GPU_BUILD = Versions(acu="0.1.0", python="3.11.7", vllm="0.32.0", torch="2.13.0", cuda="12.8", glibc="2.36")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from acu.client import Target
 from acu.commands.options import add_target_options, target_of
 from acu.config import client_sockets
 from acu.errors import ConfigError
+from acu.terminal.client import Target
 
 
 @pytest.fixture(autouse=True)

@@ -13,11 +13,12 @@ from msgspec.structs import replace
 from acu.commands.doctor import written
 from acu.commands.plan import Box, Drawn, as_json, as_text, draw
 from acu.config import AcuConfig, GpuConfig, NumaConfig
+from acu.doctor.examination import Examination, Versions
 from acu.errors import StartRefused
 from acu.hardware import Gpu, Report
 from acu.hardware.cards import read_cards
-from acu.hardware.examination import Examination, Node, Versions
 from acu.hardware.numa import read_nodes
+from acu.hardware.report import Node
 from acu.hardware.vram import step_mb
 from acu.models import by_name
 from acu.models.catalogue import Layout

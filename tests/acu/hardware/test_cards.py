@@ -13,7 +13,7 @@ import pytest
 from acu.errors import GpuUnreadable
 from acu.hardware import Gpu, gpu_present
 from acu.hardware.cards import CardMemory, link_of, mps_runs, read_cards, sysfs_address
-from acu.hardware.examination import Driver
+from acu.hardware.report import Driver
 from tests.acu.hardware.recorded import machine_root, recorded_nvml
 from tests.acu.running import ROOT
 

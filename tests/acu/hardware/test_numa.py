@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acu.hardware.examination import Node
 from acu.hardware.numa import available_mb, cpu_list, node_of_device, read_nodes
+from acu.hardware.report import Node
 
 
 def make_node(root: Path, number: int, cpus: str, total_kb: int, free_kb: int, distances: str = "10 21") -> Path:

@@ -11,11 +11,10 @@ from msgspec.structs import replace
 
 from acu.config import NumaConfig
 from acu.errors import StartRefused
-from acu.hardware.examination import Node
 from acu.hardware.numa import cpu_list, read_nodes
 from acu.hardware.pin import look
 from acu.hardware.placement import Placement, Room, memory_of, node_budget, place, ranges, spread
-from acu.hardware.report import Gpu
+from acu.hardware.report import Gpu, Node
 from tests.acu.hardware.recorded import machine_root
 
 AUTO = NumaConfig()

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from acu.datajobs import DataJobs
+from acu.data.jobs import DataJobs
 from acu.http.audit import Hooks
 from acu.http.auth import Keys
 from agentflow.library.records import HOUSE, FileRecord, Records

@@ -1,0 +1,63 @@
+"""Mounts, as /proc/self/mountinfo lists them, and on which of them a path lies. Pure but for the one reading."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+from msgspec import Struct
+
+from acu.doctor.sight import Sight
+
+ESCAPE = re.compile(r"\\([0-7]{3})")  # space, tab, newline and backslash, in octal
+
+
+class Mount(Struct, frozen=True):
+    """One mount. `device` is the file system's, (major, minor); `options` are its own, `writable` is the mount's."""
+
+    point: str
+    device: tuple[int, int]
+    filesystem: str
+    source: str
+    options: tuple[str, ...]
+    writable: bool
+
+
+def read_mounts(sight: Sight) -> tuple[Mount, ...]:
+    """All mounts that this process sees, oldest first: of two on one point the later one counts."""
+    lines = (sight.text("proc/self/mountinfo") or "").splitlines()
+    return tuple(mount for line in lines if (mount := parse_mount(line)) is not None)
+
+
+def parse_mount(line: str) -> Mount | None:
+    """One line; None where it is none: `36 35 259:2 / /mnt rw,noatime shared:1 - ext4 /dev/nvme0n1p2 rw`."""
+    own, dash, system = line.partition(" - ")
+    words, rest = own.split(), system.split()
+    if not dash or len(words) < 6 or len(rest) < 3:
+        return None
+    major, _, minor = words[2].partition(":")
+    if not (major.isdecimal() and minor.isdecimal()):
+        return None
+    options = tuple(rest[2].split(","))
+    return Mount(
+        point=_plain(words[4]),
+        device=(int(major), int(minor)),
+        filesystem=rest[0],
+        source=_plain(rest[1]),
+        options=options,
+        writable="rw" in words[5].split(",") and "ro" not in options,
+    )
+
+
+def _plain(text: str) -> str:
+    return ESCAPE.sub(lambda found: chr(int(found[1], 8)), text)
+
+
+def mount_of(path: str, mounts: tuple[Mount, ...]) -> Mount | None:
+    """The mount on which an absolute path without links lies; None where none is known."""
+    wanted = PurePosixPath(path)
+    best: Mount | None = None
+    for mount in mounts:
+        if wanted.is_relative_to(mount.point) and (best is None or len(mount.point) >= len(best.point)):
+            best = mount
+    return best

@@ -1,0 +1,17 @@
+"""The doctor's checks, a file a topic: each is listed once, here, in the order in which they are shown."""
+
+from __future__ import annotations
+
+from acu.doctor.verdicts import disk, gpu, kernel, machine, network, numa, versions
+
+CHECKS = (
+    *gpu.CHECKS,
+    *numa.CHECKS,
+    *kernel.CHECKS,
+    *disk.CHECKS,
+    *machine.CHECKS,
+    *network.CHECKS,
+    *versions.CHECKS,
+)
+
+__all__ = ["CHECKS"]

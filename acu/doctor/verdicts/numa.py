@@ -1,0 +1,301 @@
+"""Verdicts on NUMA: whether card, CPUs, memory and disk lie together, and what the BIOS did to the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from acu.doctor.examination import Examination
+from acu.doctor.findings import Check, Sign, setting, size
+from acu.doctor.verdicts.gpu import as_far_as_real, card_of, runs
+from acu.hardware.report import Node
+
+MIRRORED = 0.6  # visible of installed memory: mirroring leaves half, and the firmware takes a little
+SHORT = 0.9  # sparing and partial mirroring leave less than this
+LITTLE_FREE = 0.5  # of what is meant for the daemon on its node
+
+
+def home(examination: Examination) -> Node | None:
+    """The node that the daemon is bound to: the card's, or the only one."""
+    card = card_of(examination)
+    number = None if card is None else card.numa_node
+    if number is None and len(examination.nodes) == 1:
+        return examination.nodes[0]
+    return next((node for node in examination.nodes if node.id == number), None)
+
+
+def _several(examination: Examination) -> bool:
+    return len(examination.nodes) > 1
+
+
+def _card_on_several(examination: Examination) -> bool:
+    return _several(examination) and card_of(examination) is not None
+
+
+def _card_placed(examination: Examination) -> bool:
+    return _card_on_several(examination) and home(examination) is not None
+
+
+def spans(numbers: tuple[int, ...]) -> str:
+    """CPUs as the kernel lists them: `0-3,8`."""
+    parts: list[str] = []
+    for number in sorted(numbers):
+        first, _, last = parts[-1].partition("-") if parts else ("", "", "")
+        if parts and int(last or first) == number - 1:
+            parts[-1] = f"{first}-{number}"
+        else:
+            parts.append(str(number))
+    return ",".join(parts)
+
+
+def gpu_unknown(examination: Examination) -> Iterator[Sign]:
+    """The firmware does not tell the card's node (-1 in sysfs)."""
+    card = card_of(examination)
+    if card is not None and card.numa_node is None:
+        yield Sign(
+            "warning",
+            f"the firmware does not say which NUMA node GPU {card.index} is on (numa_node is -1)",
+            "Find it by its slot in the board's manual, and set numa.node by hand; a newer BIOS may tell it.",
+            ("lspci -vt",),
+        )
+
+
+def gpu_node(examination: Examination) -> Iterator[Sign]:
+    """None of the CPUs that this process may use is on the card's node."""
+    card, node = card_of(examination), home(examination)
+    if card is None or node is None or not examination.cpus:
+        return
+    if not set(node.cpus) & set(examination.cpus):
+        yield Sign(
+            "warning",
+            f"GPU {card.index} is on node {node.id} (CPUs {spans(node.cpus)}), and this process may only use CPUs "
+            f"{spans(examination.cpus)}, which are on another",
+            f"Let it use the card's CPUs: AllowedCPUs={spans(node.cpus)} and AllowedMemoryNodes={node.id} in its unit, the "
+            "cpuset of its cgroup, or as below; or move the card to a slot of the other processor.",
+            (f"numactl -N {node.id} -m {node.id} acu serve",),
+        )
+
+
+def disk_node(examination: Examination) -> Iterator[Sign]:
+    """The disk of the models is on another node than the card."""
+    node = home(examination)
+    places = {place.disk: place for place in examination.places if place.purpose == "models" and place.disk}
+    for disk in examination.disks:
+        if node is not None and disk.name in places and disk.numa_node not in {None, node.id}:
+            yield Sign(
+                "warning",
+                f"the card is on node {node.id}, and {disk.name} with {places[disk.name].path} on node {disk.numa_node}",
+                "Move the disk to a slot of the card's processor, or set gpu.model_cache_dir to a disk that is there.",
+            )
+
+
+def _disk_placed(examination: Examination) -> bool:
+    named = {place.disk for place in examination.places if place.purpose == "models"}
+    known = any(disk.name in named and disk.numa_node is not None for disk in examination.disks)
+    return _card_placed(examination) and known
+
+
+def interleaving(examination: Examination) -> Iterator[Sign]:
+    """Two sockets and one node: the BIOS, or a hypervisor, hides where memory is."""
+    sockets = examination.firmware.sockets or 0
+    if sockets < 2 or len(examination.nodes) != 1:
+        return
+    if examination.firmware.virtual:
+        yield Sign(
+            "note",
+            f"the hypervisor shows {sockets} processors and one NUMA node",
+            "Where a card is passed through, give the guest the host's nodes (virtual NUMA) in the hypervisor.",
+        )
+    else:
+        yield Sign(
+            "error",
+            f"{sockets} processors and one NUMA node: the BIOS interleaves memory over all of them",
+            "Disable Node Interleaving in the BIOS; each processor must then have a node.",
+            ("lscpu | grep NUMA",),
+        )
+
+
+def clustering(examination: Examination) -> Iterator[Sign]:
+    """More nodes than sockets: NPS2 and NPS4 of AMD, SNC of Intel."""
+    sockets = examination.firmware.sockets or 0
+    nodes = sum(1 for node in examination.nodes if node.cpus)
+    if sockets and nodes > sockets:
+        yield Sign(
+            "note",
+            f"each of {sockets} processor(s) is split into {nodes // sockets} nodes (NPS or SNC)",
+            "Good only with pinning, which `numa.node: auto` does: see that the card's node alone has the memory that is needed, "
+            "else set NPS1 or disable SNC in the BIOS.",
+            ("numactl -H",),
+        )
+
+
+def empty_node(examination: Examination) -> Iterator[Sign]:
+    """A node with CPUs and no memory."""
+    needed = home(examination)
+    for node in examination.nodes:
+        if node.cpus and not node.memory_mb:
+            yield Sign(
+                "error" if node == needed else "warning",
+                f"NUMA node {node.id} has {len(node.cpus)} CPUs and no memory",
+                f"Put memory into the slots of processor {node.id}, or see in the BIOS why it is not counted.",
+                ("dmidecode -t memory | grep -e Size -e Locator",),
+            )
+
+
+def mirroring(examination: Examination) -> Iterator[Sign]:
+    """Less memory than is installed."""
+    installed, visible = examination.firmware.installed_mb, sum(node.memory_mb for node in examination.nodes)
+    if not installed or not visible or visible >= SHORT * installed:
+        return
+    if visible < MIRRORED * installed:
+        yield Sign(
+            as_far_as_real(examination, "warning"),
+            f"{size(visible)} of {size(installed)} are visible: the BIOS keeps memory twice (mirroring)",
+            "Set the memory's mode to one without mirroring (Optimizer, Independent) in the BIOS.",
+            ("free -m",),
+        )
+    else:
+        yield Sign(
+            "note",
+            f"{size(visible)} of {size(installed)} are visible: memory is spared, mirrored in part, or given to a device",
+            "See memory mode and sparing in the BIOS.",
+            ("dmidecode -t memory",),
+        )
+
+
+def balancing(examination: Examination) -> Iterator[Sign]:
+    """The kernel moves pages after the CPUs that touch them."""
+    if examination.kernel.settings.get("kernel.numa_balancing"):
+        yield Sign(
+            "warning",
+            "the kernel balances NUMA memory by itself (kernel.numa_balancing is on)",
+            "Switch it off; the second command keeps it off.",
+            setting("kernel.numa_balancing", 0),
+        )
+
+
+def zone_reclaim(examination: Examination) -> Iterator[Sign]:
+    """The kernel drops a node's page cache rather than use another node."""
+    mode = examination.kernel.settings.get("vm.zone_reclaim_mode")
+    if mode:
+        yield Sign(
+            "warning",
+            f"vm.zone_reclaim_mode is {mode}",
+            "Set it to 0; the second command keeps it.",
+            setting("vm.zone_reclaim_mode", 0),
+        )
+
+
+def memory(examination: Examination) -> Iterator[Sign]:
+    """The node's memory, against numa.memory_mb."""
+    node, need = home(examination), examination.needs.numa_memory_mb
+    if node is None or not need:
+        return
+    if node.memory_mb < need:
+        yield Sign(
+            "error",
+            f"node {node.id} has {size(node.memory_mb)}, and {size(need)} of it are meant for this daemon",
+            f"Set numa.memory_mb to less than {node.memory_mb}, or put memory into the slots of that processor.",
+        )
+    elif node.free_mb < need * LITTLE_FREE and not runs(examination):
+        yield Sign(
+            "note",
+            f"node {node.id} has {size(node.free_mb)} free, and {size(need)} are meant for this daemon; page cache gives way",
+            "See what is page cache (FilePages) there; the second command frees it.",
+            ("numastat -m | grep -e MemFree -e FilePages", "sync; echo 1 > /proc/sys/vm/drop_caches"),
+        )
+
+
+CHECKS = (
+    Check(
+        id="numa.gpu-unknown",
+        worst="warning",
+        looks_at="whether the firmware tells the card's node",
+        verdict=gpu_unknown,
+        well="the firmware tells the card's NUMA node",
+        applies=_card_on_several,
+        why="The daemon cannot bind itself beside the card, and half of all copies may cross the processors' link.",
+    ),
+    Check(
+        id="numa.gpu-node",
+        worst="warning",
+        looks_at="whether the CPUs that this process may use are beside the card",
+        verdict=gpu_node,
+        well=lambda e: f"CPUs of the card's node ({node.id if (node := home(e)) else '?'}) may be used",
+        applies=lambda e: _card_placed(e) and bool(e.cpus),
+        why="Every copy to the card and every kernel launch crosses the link between the processors: less bandwidth, and "
+        "tail latency.",
+    ),
+    Check(
+        id="numa.disk-node",
+        worst="warning",
+        looks_at="whether the disk of the models is beside the card",
+        verdict=disk_node,
+        well="the models' disk is on the card's node",
+        applies=_disk_placed,
+        why="Weights cross the processors' link on their way to the card.",
+    ),
+    Check(
+        id="numa.interleaving",
+        worst="error",
+        looks_at="NUMA nodes against processors",
+        verdict=interleaving,
+        well="each processor has its own NUMA node",
+        applies=lambda e: (e.firmware.sockets or 0) > 1 and bool(e.nodes),
+        why="Memory cannot be asked for beside the card: half of every buffer is on the other processor, and allocations that "
+        "want a node fail while the GPU idles.",
+    ),
+    Check(
+        id="numa.clustering",
+        worst="note",
+        looks_at="processors that are split into several nodes",
+        verdict=clustering,
+        well="no processor is split into several nodes",
+        applies=lambda e: bool(e.firmware.sockets and e.nodes),
+        why="A node has a half or a quarter of the processor's memory and channels: what is not pinned goes over its edges.",
+    ),
+    Check(
+        id="numa.empty-node",
+        worst="error",
+        looks_at="nodes without memory",
+        verdict=empty_node,
+        well="every NUMA node with CPUs has memory",
+        applies=lambda e: bool(e.nodes),
+        why="All memory of those CPUs is remote, and binding to the node fails.",
+    ),
+    Check(
+        id="numa.mirroring",
+        worst="warning",
+        looks_at="visible memory against what is installed",
+        verdict=mirroring,
+        well="all installed memory is visible",
+        applies=lambda e: bool(e.firmware.installed_mb and e.nodes),
+        why="Half of the memory that was paid for is not there for models and vectors.",
+    ),
+    Check(
+        id="numa.balancing",
+        worst="warning",
+        looks_at="kernel.numa_balancing",
+        verdict=balancing,
+        well="the kernel leaves NUMA memory where it was put",
+        applies=lambda e: _several(e) and "kernel.numa_balancing" in e.kernel.settings,
+        why="It unmaps pages to see who touches them, which shows as pauses, and may move what was put beside the card.",
+    ),
+    Check(
+        id="numa.zone-reclaim",
+        worst="warning",
+        looks_at="vm.zone_reclaim_mode",
+        verdict=zone_reclaim,
+        well="page cache may lie on any node",
+        applies=lambda e: "vm.zone_reclaim_mode" in e.kernel.settings,
+        why="The kernel throws cached weights away, and stalls, though other nodes have room.",
+    ),
+    Check(
+        id="numa.memory",
+        worst="error",
+        looks_at="the node's memory, against numa.memory_mb",
+        verdict=memory,
+        well="the node has the memory that is meant for this daemon",
+        applies=lambda e: bool(e.needs.numa_memory_mb) and home(e) is not None,
+        why="What does not fit lies on another node, or is not given at all where the policy is strict.",
+    ),
+)

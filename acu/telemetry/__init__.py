@@ -1,0 +1,1 @@
+"""What the daemon tells of itself: metrics, logs, the audit log and spans."""

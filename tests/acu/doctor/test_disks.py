@@ -1,0 +1,171 @@
+"""acu.doctor.disks: places on real and recorded disks, under partitions, mappings and NVMe's several paths."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from acu.config import AcuConfig, GpuConfig
+from acu.doctor.disks import block_folder, nearest, places_named, read_disk, read_place
+from acu.doctor.examination import Disk
+from acu.doctor.mounts import Mount, read_mounts
+from acu.doctor.sight import Sight
+from dataplane.cold_config import ColdConfig
+from dataplane.config import DataPlaneConfig
+from tests.acu.hardware.recorded import machine_root
+
+
+def mount_on(device: tuple[int, int], source: str = "/dev/x") -> Mount:
+    return Mount("/", device, "ext4", source, (), writable=True)
+
+
+def disk_under(sight: Sight, device: tuple[int, int]) -> Disk | None:
+    folder = block_folder(mount_on(device), sight)
+    return read_disk(folder, sight) if folder is not None else None
+
+
+def config_of(where: str, /, **cold: str) -> AcuConfig:
+    return AcuConfig(
+        gpu=GpuConfig(model_cache_dir=f"{where}/models"),
+        data_plane=DataPlaneConfig(path=f"{where}/data", cold=ColdConfig(**cold)),  # type: ignore[arg-type]
+    )
+
+
+def test_places_are_those_of_the_configuration() -> None:
+    names = [(purpose, str(path)) for purpose, path in places_named(config_of("/srv"))]
+    assert names == [("models", "/srv/models"), ("data", "/srv/data"), ("cold", "/srv/data-cold")]
+    assert places_named(config_of("/srv", folder="/mnt/cold"))[2] == ("cold", Path("/mnt/cold"))
+    assert len(places_named(config_of("/srv", bucket="b"))) == 2  # a bucket is no folder
+
+
+def test_a_folder_that_is_not_there_is_judged_by_its_parent(tmp_path: Path) -> None:
+    sight = Sight()
+    place, _ = read_place("data", tmp_path / "a" / "b", read_mounts(sight), sight)
+    assert (place.exists, place.writable, place.path) == (False, True, f"{tmp_path}/a/b")
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    assert read_place("data", tmp_path / "a" / "b", read_mounts(sight), sight)[0].exists
+
+
+def test_a_place_on_this_machine_is_where_its_device_says(tmp_path: Path) -> None:
+    sight = Sight()
+    place, disk = read_place("data", tmp_path, read_mounts(sight), sight)
+    space = os.statvfs(tmp_path)
+    assert place.size_mb == space.f_blocks * space.f_frsize >> 20
+    assert place.filesystem != ""
+    device = tmp_path.stat().st_dev
+    if os.major(device) and Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").exists():
+        assert disk is not None
+        assert (Path("/sys/block") / disk.name).exists()
+        assert disk.size_mb > 0
+        assert place.disk == disk.name
+
+
+def test_a_mount_in_memory_is_on_no_disk() -> None:
+    sight = Sight()
+    place, disk = read_place("data", Path("/dev/shm/acu-not-there"), read_mounts(sight), sight)
+    assert (place.filesystem, place.disk, disk) == ("tmpfs", None, None)
+
+
+def test_a_link_leads_to_another_mount(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/dev/shm")
+    sight = Sight()
+    assert read_place("models", tmp_path / "link" / "models", read_mounts(sight), sight)[0].filesystem == "tmpfs"
+
+
+def test_nothing_leads_out_of_a_recorded_tree(tmp_path: Path) -> None:
+    (tmp_path / "var").symlink_to("/tmp")
+    assert nearest(Path("/var/lib"), Sight(tmp_path)) == (tmp_path, True)
+
+
+@contextlib.contextmanager
+def as_nobody() -> Iterator[None]:
+    """With the file system's eyes of a user without rights."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65_534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+def test_a_folder_behind_a_closed_one_is_not_writable() -> None:
+    sight = Sight()
+    mounts = read_mounts(sight)
+    with tempfile.TemporaryDirectory() as folder:
+        closed = Path(folder) / "closed"
+        (closed / "data").mkdir(parents=True)
+        Path(folder).chmod(0o755)
+        closed.chmod(0)
+        with as_nobody():
+            place, _ = read_place("data", closed / "data", mounts, sight)
+        assert (place.exists, place.writable, place.path) == (False, False, f"{closed}/data")
+        assert place.size_mb > 0
+        closed.chmod(0o700)
+
+
+def test_a_folder_on_a_closed_mount_is_not_writable(tmp_path: Path) -> None:
+    closed = Mount("/", (0, 1), "ext4", "/dev/x", (), writable=False)
+    place, _ = read_place("data", tmp_path, (closed,), Sight())
+    assert (place.exists, place.writable) == (True, False)
+
+
+def test_under_a_partition_is_its_disk() -> None:
+    found = disk_under(Sight(machine_root("a10g")), (259, 2))
+    assert found == Disk("nvme0n1", "Dell Ent NVMe P5600 MU U.2 1.6TB", "nvme", 1_526_185, "none", 128, 0)
+
+
+def test_under_a_mapping_is_the_disk_of_its_first_member() -> None:
+    found = disk_under(Sight(machine_root("none")), (252, 0))
+    assert found is not None
+    assert (found.name, found.kind, found.scheduler, found.numa_node) == ("sda", "ssd", "mq-deadline", None)
+
+
+def test_a_device_that_sysfs_does_not_have_is_no_disk() -> None:
+    assert disk_under(Sight(machine_root("none")), (9, 9)) is None
+    assert disk_under(Sight(machine_root("none")), (0, 44)) is None
+
+
+def block(root: Path, path: str, device: str, **files: str) -> Path:
+    """A disk's folder in a tree of sysfs."""
+    folder = root / "sys/devices" / path
+    for name, text in {"size": "2048000", "queue/rotational": "0", **files}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"{text}\n")
+    (root / "sys/dev/block").mkdir(parents=True, exist_ok=True)
+    (root / "sys/dev/block" / device).symlink_to(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("path", "rotational", "kind"),
+    [
+        ("pci0000:00/0000:00:17.0/ata1/host0/target0:0:0/0:0:0:0/block/sda", "1", "hdd"),
+        ("pci0000:00/0000:00:17.0/ata1/host0/target0:0:0/0:0:0:0/block/sda", "0", "ssd"),
+        ("pci0000:00/0000:00:02.0/virtio1/block/vda", "1", "virtual"),
+        ("vbd-51712/block/xvda", "0", "virtual"),
+        ("virtual/block/zram0", "0", "virtual"),
+    ],
+)
+def test_what_kind_of_disk_it_is(path: str, rotational: str, kind: str, tmp_path: Path) -> None:
+    block(tmp_path, path, "8:0", **{"queue/rotational": rotational})
+    found = disk_under(Sight(tmp_path), (8, 0))
+    assert found is not None
+    assert (found.kind, found.size_mb, found.scheduler, found.model) == (kind, 1000, None, "")
+
+
+def test_an_nvme_disk_of_several_paths_is_on_its_controllers_node(tmp_path: Path) -> None:
+    folder = block(tmp_path, "virtual/nvme-subsystem/nvme-subsys0/nvme0n1", "259:0")
+    controller = tmp_path / "sys/devices/pci0000:c9/0000:ca:00.0/nvme/nvme0"
+    controller.mkdir(parents=True)
+    (controller.parents[1] / "numa_node").write_text("1\n")
+    (folder.parent / "model").write_text("INTEL SSDPE2KX010T8   \n")
+    (folder.parent / "nvme0").symlink_to(controller)
+    (folder / "device").symlink_to(folder.parent)
+    found = disk_under(Sight(tmp_path), (259, 0))
+    assert found == Disk("nvme0n1", "INTEL SSDPE2KX010T8", "nvme", 1000, numa_node=1)

@@ -1,0 +1,693 @@
+"""What each check finds, and where it finds nothing: the box, how bad it is, and words of what is said."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from acu.doctor.examination import Address, Clock, Examination, ReadTest
+from acu.doctor.findings import Level
+from acu.hardware.report import Driver
+from tests.acu.doctor.verdicts.boxes import (
+    CARD,
+    DATA,
+    DISK,
+    IDLE,
+    MODELS,
+    NO_CARD,
+    NODES,
+    WELL,
+    but,
+    with_card,
+    with_programs,
+    with_settings,
+)
+
+
+class Case(Struct, frozen=True):
+    """A box on which a check finds one thing. `seen` is what it says in full, `do` a part of what to do."""
+
+    box: Examination
+    level: Level
+    seen: str
+    do: str
+
+
+GPU = "GPU 0 (NVIDIA A10G)"
+ONE_ENGINE = {"engines_on_gpu": 1}
+SEEN: dict[str, tuple[Case, ...]] = {
+    "gpu.present": (Case(NO_CARD, "note", "there is no NVIDIA GPU: the engine computes on the CPU", "lspci -d 10de:"),),
+    "gpu.driver": (
+        Case(
+            but(NO_CARD, driver={"problem": "Driver/library version mismatch"}),
+            "error",
+            "the NVIDIA driver does not answer: Driver/library version mismatch",
+            "reboot",
+        ),
+        Case(
+            but(NO_CARD, driver={"problem": "Driver Not Loaded", "devices": ("nvidia0",)}),
+            "error",
+            "the NVIDIA driver does not answer: Driver Not Loaded",
+            "modprobe nvidia",
+        ),
+        Case(
+            but(NO_CARD, driver=Driver(devices=("nvidia0",))),
+            "error",
+            "the NVIDIA driver does not answer: it shows no card",
+            "dmesg | grep -i -e nvrm -e nvidia",
+        ),
+    ),
+    "gpu.device": (
+        Case(but(needs={"gpu_id": 3}), "error", "gpu.device_id is 3, and the cards here are: 0", "nvidia-smi -L"),
+    ),
+    "gpu.compute-mode": (
+        Case(
+            with_card(compute_mode="Prohibited"),
+            "error",
+            f"{GPU} is in compute mode Prohibited",
+            "nvidia-smi -i 0 -c EXCLUSIVE_PROCESS",
+        ),
+        Case(
+            but(driver={"mps": False}),
+            "error",
+            f"{GPU} takes one process (Exclusive_Process), 2 engines are to compute on it, and MPS does not run",
+            "or set the mode to DEFAULT",
+        ),
+        Case(
+            but(with_card(compute_mode="Default"), needs=ONE_ENGINE),
+            "note",
+            f"{GPU} is open to every process (compute mode Default)",
+            "nvidia-smi -i 0 -c EXCLUSIVE_PROCESS",
+        ),
+    ),
+    "gpu.mps": (
+        Case(
+            but(driver={"mps": False}),
+            "warning",
+            "2 engines are to compute on one card, and MPS does not run",
+            "nvidia-cuda-mps-control -d",
+        ),
+    ),
+    "gpu.pcie-width": (
+        Case(
+            with_card(pcie=(4, 8)),
+            "error",
+            f"{GPU} is linked by 8 PCIe lanes, of 16 that card and slot have",
+            "lspci -vv -s 0000:ca:00.0",
+        ),
+        Case(
+            but(with_card(pcie=(4, 8)), firmware={"virtual": "Amazon EC2"}),
+            "note",
+            f"{GPU} is linked by 8 PCIe lanes, of 16 that card and slot have",
+            "lspci -vv",
+        ),
+    ),
+    "gpu.pcie-generation": (
+        Case(
+            with_card(pcie=(1, 16)),
+            "note",
+            f"{GPU} links at PCIe generation 1 of 4 now; at rest that is usual",
+            "pcie.link.gen.current",
+        ),
+    ),
+    "gpu.others": (
+        Case(
+            with_card(IDLE, processes=((4711, 1200), (4712, 300))),
+            "warning",
+            f"2 other process(es) hold 1500 MiB of {GPU}: 4711, 4712",
+            "ps -fp 4711,4712",
+        ),
+    ),
+    "numa.gpu-unknown": (
+        Case(
+            with_card(numa_node=None),
+            "warning",
+            "the firmware does not say which NUMA node GPU 0 is on (numa_node is -1)",
+            "set numa.node by hand",
+        ),
+    ),
+    "numa.gpu-node": (
+        Case(
+            but(cpus=(0, 2, 4, 6)),
+            "warning",
+            "GPU 0 is on node 1 (CPUs 1,3,5,7), and this process may only use CPUs 0,2,4,6, which are on another",
+            "AllowedCPUs=1,3,5,7 and AllowedMemoryNodes=1",
+        ),
+    ),
+    "numa.disk-node": (
+        Case(
+            but(disks=(replace(DISK, numa_node=0),)),
+            "warning",
+            "the card is on node 1, and nvme0n1 with /var/cache/acu/models on node 0",
+            "gpu.model_cache_dir",
+        ),
+    ),
+    "numa.interleaving": (
+        Case(
+            but(nodes=(replace(NODES[0], cpus=tuple(range(8)), memory_mb=64_000),)),
+            "error",
+            "2 processors and one NUMA node: the BIOS interleaves memory over all of them",
+            "Disable Node Interleaving",
+        ),
+        Case(
+            but(nodes=NODES[:1], firmware={"virtual": "KVM"}),
+            "note",
+            "the hypervisor shows 2 processors and one NUMA node",
+            "in the hypervisor",
+        ),
+    ),
+    "numa.clustering": (
+        Case(
+            but(nodes=tuple(replace(NODES[0], id=number) for number in range(8))),
+            "note",
+            "each of 2 processor(s) is split into 4 nodes (NPS or SNC)",
+            "set NPS1 or disable SNC",
+        ),
+    ),
+    "numa.empty-node": (
+        Case(
+            but(nodes=(NODES[0], replace(NODES[1], memory_mb=0))),
+            "error",
+            "NUMA node 1 has 4 CPUs and no memory",
+            "slots of processor 1",
+        ),
+        Case(
+            but(nodes=(replace(NODES[0], memory_mb=0), NODES[1])),
+            "warning",
+            "NUMA node 0 has 4 CPUs and no memory",
+            "slots of processor 0",
+        ),
+    ),
+    "numa.mirroring": (
+        Case(
+            but(firmware={"installed_mb": 107_000}),
+            "warning",
+            "62 GiB of 104 GiB are visible: the BIOS keeps memory twice (mirroring)",
+            "Optimizer, Independent",
+        ),
+        Case(
+            but(firmware={"installed_mb": 106_000}),
+            "note",
+            "62 GiB of 104 GiB are visible: memory is spared, mirrored in part, or given to a device",
+            "dmidecode -t memory",
+        ),
+    ),
+    "numa.balancing": (
+        Case(
+            with_settings(kernel__numa_balancing=1),
+            "warning",
+            "the kernel balances NUMA memory by itself (kernel.numa_balancing is on)",
+            "sysctl -w kernel.numa_balancing=0",
+        ),
+    ),
+    "numa.zone-reclaim": (
+        Case(
+            with_settings(vm__zone_reclaim_mode=1),
+            "warning",
+            "vm.zone_reclaim_mode is 1",
+            "sysctl -w vm.zone_reclaim_mode=0",
+        ),
+    ),
+    "numa.memory": (
+        Case(
+            but(nodes=(NODES[0], replace(NODES[1], memory_mb=15_360))),
+            "error",
+            "node 1 has 15 GiB, and 16 GiB of it are meant for this daemon",
+            "Set numa.memory_mb to less than 15360",
+        ),
+        Case(
+            but(IDLE, nodes=(NODES[0], replace(NODES[1], free_mb=8_000))),
+            "note",
+            "node 1 has 8000 MiB free, and 16 GiB are meant for this daemon; page cache gives way",
+            "drop_caches",
+        ),
+    ),
+    "kernel.files": (
+        Case(
+            but(limits={"nofile": (1024, 4287)}),
+            "warning",
+            "a process may have 4287 open files, and 4096 connections need 4288",
+            "LimitNOFILE=4288",
+        ),
+    ),
+    "kernel.memlock": (
+        Case(
+            but(limits={"memlock": (8 << 20, 8 << 20)}),
+            "note",
+            "a process may lock 8 MiB of memory",
+            "LimitMEMLOCK=infinity",
+        ),
+    ),
+    "kernel.somaxconn": (
+        Case(
+            with_settings(net__core__somaxconn=4095),
+            "warning",
+            "net.core.somaxconn is 4095: so many connections wait to be accepted, and not 4096",
+            "sysctl -w net.core.somaxconn=4096",
+        ),
+    ),
+    "kernel.syn-backlog": (
+        Case(
+            with_settings(net__ipv4__tcp_max_syn_backlog=1023),
+            "note",
+            "net.ipv4.tcp_max_syn_backlog is 1023",
+            "sysctl -w net.ipv4.tcp_max_syn_backlog=8192",
+        ),
+    ),
+    "kernel.overcommit": (
+        Case(
+            with_settings(vm__overcommit_memory=2),
+            "error",
+            "vm.overcommit_memory is 2: address space counts as memory",
+            "sysctl -w vm.overcommit_memory=0",
+        ),
+    ),
+    "kernel.map-count": (
+        Case(
+            with_settings(vm__max_map_count=65_529),
+            "warning",
+            "vm.max_map_count is 65529",
+            "sysctl -w vm.max_map_count=",
+        ),
+    ),
+    "kernel.swappiness": (
+        Case(with_settings(vm__swappiness=11), "note", "vm.swappiness is 11", "sysctl -w vm.swappiness=1"),
+    ),
+    "kernel.huge-pages": (
+        Case(
+            but(kernel={"huge_pages": "always"}),
+            "note",
+            "transparent huge pages are on for every allocation (always)",
+            "echo madvise >",
+        ),
+    ),
+    "kernel.iommu": (
+        Case(
+            but(kernel={"iommu": "translated"}),
+            "note",
+            "the IOMMU translates every access of the card and of the disks",
+            "iommu=pt",
+        ),
+    ),
+    "kernel.governor": (
+        Case(
+            but(kernel={"governor": "powersave"}),
+            "note",
+            "the CPUs' governor is powersave",
+            "cpupower frequency-set -g performance",
+        ),
+    ),
+    "disk.kind": (
+        Case(
+            but(disks=(replace(DISK, kind="hdd", model="ST4000"),)),
+            "warning",
+            "the disk nvme0n1 (ST4000) rotates, and holds the model cache (/var/cache/acu/models), the data plane "
+            "(/var/lib/acu)",
+            "Set gpu.model_cache_dir and data_plane.path to a folder on an NVMe disk",
+        ),
+    ),
+    "disk.scheduler": (
+        Case(
+            but(disks=(replace(DISK, scheduler="mq-deadline"),)),
+            "note",
+            "the disk nvme0n1 is NVMe, and its I/O scheduler is mq-deadline",
+            "echo none > /sys/block/nvme0n1/queue/scheduler",
+        ),
+    ),
+    "disk.read-ahead": (
+        Case(
+            but(disks=(replace(DISK, read_ahead_kb=128),)),
+            "note",
+            "the disk nvme0n1, with the model cache, reads 128 KiB ahead",
+            "echo 2048 > /sys/block/nvme0n1/queue/read_ahead_kb",
+        ),
+    ),
+    "disk.load-time": (
+        Case(
+            but(reads=(ReadTest("/elsewhere/m", 100, 0.25, direct=False, weights_mb=8000),)),
+            "warning",
+            "8000 MiB of weights would take 20 s from the disk, at 400 MiB/s",
+            "iostat -x 1",
+        ),
+        Case(
+            but(reads=(ReadTest("/var/cache/acu/models/m", 799, 1.0, direct=True, weights_mb=5593),)),
+            "warning",
+            "5593 MiB of weights would take 7 s from the disk, at 799 MiB/s; an NVMe disk reads 2000 MB/s and more, so "
+            "that another process may have it",
+            "iotop -o",
+        ),
+    ),
+    "disk.space": (
+        Case(
+            but(places=(replace(MODELS, free_mb=1023), replace(DATA, free_mb=1023))),
+            "error",
+            "1023 MiB of 879 GiB are free for the model cache (/var/cache/acu/models), the data plane (/var/lib/acu)",
+            "du -xh -d1 /var/cache/acu/models",
+        ),
+        Case(
+            but(places=(replace(MODELS, disk="sdb", free_mb=500), DATA)),
+            "warning",
+            "500 MiB of 879 GiB are free for the model cache (/var/cache/acu/models)",
+            "acu models rm",
+        ),
+        Case(
+            but(places=(MODELS, replace(DATA, disk="sdb", free_mb=9_000, size_mb=100_000))),
+            "warning",
+            "9000 MiB of 98 GiB are free for the data plane (/var/lib/acu)",
+            "du -xh -d1 /var/lib/acu",
+        ),
+    ),
+    "disk.inodes": (
+        Case(
+            but(places=(replace(MODELS, free_files=9_999),)),
+            "warning",
+            "9999 more files fit where the model cache (/var/cache/acu/models) is",
+            "df -i /var/cache/acu/models",
+        ),
+        Case(
+            but(places=(replace(DATA, free_files=499),)),
+            "error",
+            "499 more files fit where the data plane (/var/lib/acu) is",
+            "df -i /var/lib/acu",
+        ),
+    ),
+    "disk.network": (
+        Case(
+            but(places=(MODELS, replace(DATA, filesystem="nfs4"))),
+            "error",
+            "the data plane (/var/lib/acu) lies on nfs4, over the network",
+            "Set data_plane.path",
+        ),
+        Case(
+            but(places=(replace(MODELS, filesystem="cifs"), DATA)),
+            "warning",
+            "the model cache (/var/cache/acu/models) lies on cifs, over the network",
+            "Set gpu.model_cache_dir",
+        ),
+    ),
+    "disk.volatile": (
+        Case(
+            but(places=(MODELS, replace(DATA, filesystem="tmpfs"))),
+            "warning",
+            "the data plane (/var/lib/acu) lies in memory (tmpfs)",
+            "Set data_plane.path",
+        ),
+        Case(
+            but(places=(MODELS, replace(DATA, filesystem="overlay"))),
+            "note",
+            "the data plane (/var/lib/acu) lies in a container's own layer (overlay)",
+            "Mount a volume",
+        ),
+    ),
+    "disk.writable": (
+        Case(
+            but(places=(MODELS, replace(DATA, writable=False))),
+            "error",
+            "the data plane (/var/lib/acu) may not be written to by this user",
+            "install -d -o acu -g acu /var/lib/acu",
+        ),
+        Case(
+            but(places=(replace(MODELS, writable=False), DATA)),
+            "warning",
+            "the model cache (/var/cache/acu/models) may not be written to by this user",
+            "gpu.model_cache_dir",
+        ),
+    ),
+    "machine.cpu": (
+        Case(
+            but(NO_CARD, machine={"cpu_features": ("sse4_2",), "cpu_model": "Atom"}),
+            "error",
+            "Atom has no AVX2",
+            "a GPU",
+        ),
+        Case(
+            but(NO_CARD, machine={"cpu_features": ("avx2",), "cpu_model": "EPYC"}),
+            "note",
+            "EPYC has no AVX-512",
+            "acu models list",
+        ),
+    ),
+    "machine.memory": (
+        Case(
+            but(needs={"hot_mb": 66_560}),
+            "error",
+            "65 GiB are meant for vectors in memory, and 64 GiB are there",
+            "data_plane.hot_layer_mem_mb",
+        ),
+        Case(
+            but(IDLE, machine={"memory_available": 2 << 30}),
+            "warning",
+            "12 GiB are meant for vectors in memory, and 2048 MiB of 64 GiB are available",
+            "ps aux --sort=-rss",
+        ),
+    ),
+    "machine.clock": (
+        Case(
+            but(clock=Clock(synchronised=False)),
+            "warning",
+            "the kernel's clock is not kept by a time service",
+            "timedatectl set-ntp true",
+        ),
+    ),
+    "machine.virtual": (
+        Case(
+            but(firmware={"virtual": "KVM"}),
+            "note",
+            "this is a virtual machine (KVM): NUMA and PCIe are as it shows them",
+            "in the hypervisor",
+        ),
+    ),
+    "machine.root": (
+        Case(
+            but(abilities={"root": False}),
+            "note",
+            "this is not root, which scripts/acu-up needs",
+            "sudo scripts/acu-up",
+        ),
+    ),
+    "machine.namespaces": (
+        Case(
+            but(abilities={"namespaces": False}),
+            "warning",
+            "network namespaces cannot be made here, and network.namespace is acu0",
+            "NET_ADMIN and SYS_ADMIN",
+        ),
+        Case(
+            but(abilities={"namespaces": False}, needs={"namespace": None}),
+            "note",
+            "network namespaces cannot be made here",
+            "NET_ADMIN and SYS_ADMIN",
+        ),
+    ),
+    "machine.cgroups": (
+        Case(but(cgroups={"version": "none"}), "warning", "no cgroup hierarchy is mounted", "mount -t cgroup2"),
+        Case(
+            but(cgroups={"writable": False}, abilities={"systemd": False}),
+            "note",
+            "cgroups (v2) may not be made here, and there is no systemd that would",
+            "remount,rw",
+        ),
+    ),
+    "machine.cgroup-controllers": (
+        Case(
+            but(cgroups={"controllers": ("cpu", "pids")}),
+            "note",
+            "the cgroup hierarchy has no controller cpuset, memory: CPUs, memory of an ACU cannot be bounded",
+            "echo '+cpuset +memory' > /sys/fs/cgroup/cgroup.subtree_control",
+        ),
+    ),
+    "machine.programs": (
+        Case(
+            with_programs(ip=None),
+            "warning",
+            "the program ip is not installed: scripts/netns.sh makes no namespace without it",
+            "apt-get install -y iproute2\ndnf install -y iproute",
+        ),
+        Case(
+            but(NO_CARD, abilities={"programs": {"ip": None}}),
+            "warning",
+            "the program ip is not installed: scripts/netns.sh makes no namespace without it",
+            "iproute2",
+        ),
+        Case(
+            with_programs(nft=None, iptables=None),
+            "warning",
+            "the program nft is not installed: scripts/netns.sh gives a namespace no way out without it",
+            "apt-get install -y nftables",
+        ),
+        Case(
+            with_programs(nvidia_cuda_mps_control=None),
+            "warning",
+            "the program nvidia-cuda-mps-control is not installed: several engines take turns on the card",
+            "nvidia-cuda-mps",
+        ),
+        Case(
+            with_programs(findmnt=None),
+            "note",
+            "the program findmnt is not installed: scripts/disk.sh does not find the disk of a folder",
+            "util-linux",
+        ),
+    ),
+    "machine.systemd": (
+        Case(but(abilities={"systemd": False}), "note", "systemd does not run here", "scripts/acu-up N"),
+    ),
+    "network.address": (
+        Case(
+            but(addresses=(Address("[::1]:8228", held_by="nginx (process 9)", detail="no ACU's answer: HTTP 404"),)),
+            "error",
+            "[::1]:8228 is held by nginx (process 9), which does not answer as an ACU (no ACU's answer: HTTP 404)",
+            "ss -ltnp 'sport = :8228'",
+        ),
+        Case(
+            but(addresses=(Address("unix:/run/acu/acu.sock", held_by="a file that is no socket"),)),
+            "error",
+            "unix:/run/acu/acu.sock is held by a file that is no socket, which does not answer as an ACU",
+            "network.unix_socket",
+        ),
+    ),
+    "network.daemon": (Case(IDLE, "note", "no ACU answers at 127.0.0.1:8228", "acu serve"),),
+    "versions.python": (
+        Case(
+            but(versions={"python": "3.10.14"}),
+            "error",
+            "Python is 3.10.14, and ACU runs on 3.11 to 3.13",
+            "scripts/setup --python",
+        ),
+        Case(
+            but(versions={"python": "3.14.0"}),
+            "error",
+            "Python is 3.14.0, and ACU runs on 3.11 to 3.13",
+            "scripts/setup --python",
+        ),
+    ),
+    "versions.engine": (
+        Case(but(versions={"vllm": None}), "error", "vLLM is not installed", "scripts/setup"),
+        Case(
+            but(versions={"torch": "2.13.0+cpu", "cuda": None}),
+            "warning",
+            "the engine is the build for CPUs (torch 2.13.0+cpu), and there is a GPU: NVIDIA A10G",
+            "scripts/setup --gpu",
+        ),
+        Case(
+            but(NO_CARD, versions={"cuda": "12.8"}),
+            "error",
+            "the engine is the build for CUDA 12.8, and no GPU can be used",
+            "scripts/setup --cpu",
+        ),
+    ),
+    "versions.cuda": (
+        Case(
+            but(versions={"cuda": "13.0"}),
+            "error",
+            "driver 570.133.20 runs CUDA up to 12.8, and torch is built for 13.0",
+            "Install a driver for CUDA 13.0",
+        ),
+        Case(
+            but(versions={"cuda": "12.9"}),
+            "note",
+            "driver 570.133.20 runs CUDA up to 12.8, and torch is built for 12.9: within one major version most of it works, "
+            "but no kernel can be compiled when it is needed (PTX)",
+            "Install a driver for CUDA 12.9",
+        ),
+    ),
+}
+
+WELL_ON: dict[str, tuple[Examination, ...]] = {
+    "gpu.present": (
+        WELL,
+        but(NO_CARD, driver={"problem": "Driver Not Loaded"}),
+        but(NO_CARD, driver={"devices": ("nvidia0",)}),
+    ),
+    "gpu.driver": (WELL, but(driver={"devices": ()})),
+    "gpu.compute-mode": (
+        WELL,
+        but(driver={"mps": False}, needs=ONE_ENGINE),
+        but(with_card(compute_mode="Default"), driver={"mps": False}),
+    ),
+    "gpu.others": (WELL, IDLE, with_card(processes=((7, 20_000),))),
+    "numa.gpu-node": (WELL, but(cpus=(0, 7))),
+    "numa.interleaving": (WELL, but(nodes=tuple(replace(NODES[0], id=number) for number in range(4)))),
+    "numa.clustering": (WELL, but(nodes=(*NODES, replace(NODES[0], id=2, cpus=())))),
+    "numa.empty-node": (WELL, but(nodes=(*NODES, replace(NODES[0], id=2, cpus=(), memory_mb=0)))),
+    "numa.mirroring": (WELL, but(firmware={"installed_mb": 71_000})),
+    "numa.memory": (
+        WELL,
+        but(nodes=(NODES[0], replace(NODES[1], memory_mb=16_384))),
+        but(IDLE, nodes=(NODES[0], replace(NODES[1], free_mb=8_192))),
+        but(nodes=(NODES[0], replace(NODES[1], free_mb=1))),
+    ),
+    "kernel.memlock": (WELL, but(limits={"memlock": (64 << 20, 64 << 20)})),
+    "kernel.syn-backlog": (WELL, with_settings(net__ipv4__tcp_max_syn_backlog=1024)),
+    "kernel.map-count": (WELL, with_settings(vm__max_map_count=65_530)),
+    "kernel.swappiness": (WELL, with_settings(vm__swappiness=10)),
+    "kernel.files": (WELL, but(limits={"nofile": (1024, 4288)}), but(limits={"nofile": (1024, None)})),
+    "kernel.governor": (WELL, but(kernel={"governor": "schedutil"})),
+    "disk.scheduler": (WELL, but(disks=(replace(DISK, scheduler=None),))),
+    "disk.read-ahead": (WELL, but(disks=(replace(DISK, read_ahead_kb=1024),))),
+    "disk.load-time": (
+        WELL,
+        but(reads=(ReadTest("/elsewhere/m", 100, 0.25, direct=True, weights_mb=7999),)),
+        but(reads=(ReadTest("/var/cache/acu/models/m", 800, 1.0, direct=True, weights_mb=5600),)),
+        but(reads=(ReadTest("/var/cache/acu/models/m", 100, 1.0, direct=True, weights_mb=0),)),
+    ),
+    "disk.space": (
+        WELL,
+        but(places=(replace(DATA, free_mb=20_480),)),
+        but(places=(replace(DATA, free_mb=1024, size_mb=9_000),)),
+        but(places=(replace(MODELS, size_mb=0),)),
+    ),
+    "disk.inodes": (
+        WELL,
+        but(places=(replace(MODELS, free_files=10_000),)),
+        but(places=(replace(MODELS, filesystem="btrfs", free_files=0),)),
+    ),
+    "disk.network": (WELL, but(places=(replace(DATA, filesystem="ext4"),))),
+    "disk.volatile": (WELL, but(places=(replace(MODELS, filesystem="tmpfs"), DATA))),
+    "machine.cpu": (NO_CARD, but(NO_CARD, machine={"cpu_features": ("asimd", "bf16")})),
+    "machine.memory": (
+        WELL,
+        but(machine={"memory_available": 2 << 30}),
+        but(needs={"hot_mb": 65_536}),
+        but(IDLE, needs={"hot_mb": 61_440}),
+    ),
+    "machine.cgroups": (WELL, but(cgroups={"writable": False})),
+    "machine.programs": (
+        WELL,
+        with_programs(nft=None, iptables="/sbin/iptables"),
+        but(NO_CARD, abilities={"programs": {"ip": "/sbin/ip", "nft": "/sbin/nft", "nvidia-smi": None}}),
+        but(with_programs(nvidia_cuda_mps_control=None), needs=ONE_ENGINE),
+    ),
+    "network.address": (WELL, IDLE, but(addresses=(Address("unix:/a", detail="left by a daemon that was killed"),))),
+    "network.daemon": (WELL, but(addresses=(Address("127.0.0.1:8228"), Address("unix:/a", "acu", answers=True)))),
+    "versions.python": (WELL, but(versions={"python": "3.11.0"}), but(versions={"python": "3.13.9"})),
+    "versions.engine": (WELL, NO_CARD),
+    "versions.cuda": (WELL, but(driver={"cuda": "13.0"})),
+}
+"""Where a check finds nothing, of those that find nothing on other boxes than WELL, too (which stands for all others)."""
+
+NOT_THERE: dict[str, Examination] = {
+    "gpu.driver": NO_CARD,
+    "gpu.mps": but(needs=ONE_ENGINE, driver={"mps": False}),
+    "gpu.pcie-width": with_card(pcie=None),
+    "gpu.pcie-generation": with_card(pcie_most=None),
+    "gpu.others": but(needs={"gpu_id": 1}),
+    "numa.gpu-unknown": but(nodes=NODES[:1]),
+    "numa.gpu-node": with_card(numa_node=None),
+    "numa.disk-node": but(disks=(replace(DISK, numa_node=None),)),
+    "numa.interleaving": but(firmware={"sockets": None}),
+    "numa.mirroring": but(firmware={"installed_mb": None}),
+    "numa.balancing": but(nodes=NODES[:1]),
+    "numa.memory": but(needs={"numa_memory_mb": 0}),
+    "kernel.memlock": NO_CARD,
+    "kernel.swappiness": but(needs={"hot_mb": 0}),
+    "disk.load-time": but(reads=(ReadTest("/m", 0, 1.0, direct=True), ReadTest("/n", 1, 0.0, direct=True))),
+    "disk.inodes": but(places=(replace(MODELS, free_files=None),)),
+    "machine.cpu": WELL,
+    "machine.clock": but(clock=Clock()),
+    "machine.namespaces": but(abilities={"root": False}),
+    "network.daemon": but(addresses=(Address("127.0.0.1:8228", held_by="nginx"),)),
+    "versions.cuda": NO_CARD,
+}
+"""Boxes on which there is nothing to look at for a check, and it must not say that all is well."""
+
+__all__ = ["CARD", "NOT_THERE", "SEEN", "WELL_ON", "Case"]

@@ -1,0 +1,45 @@
+"""acu.models.preloading: the weights are read, and it is told how fast."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import pytest
+
+from acu import models
+from acu.models.preloading import Preloading
+from acu.models.progress import Progress
+from tests.acu.running import until
+
+
+def test_it_tells_how_far_it_is_and_in_the_end_how_fast_it_was(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = models.preload
+    lines: list[str] = []
+
+    def watched(path: Path, progress: Progress) -> models.Preloaded:
+        def both(stage: str, done: int, total: int) -> None:
+            time.sleep(0.001)
+            progress(stage, done, total)
+            lines.append(preloading.line)
+
+        return read(path, both)
+
+    monkeypatch.setattr(models, "preload", watched)
+    folder, empty = tmp_path / "model", tmp_path / "empty"
+    folder.mkdir()
+    empty.mkdir()
+    (folder / "model.safetensors").write_bytes(b"x" * 3_000_000)
+    preloading = Preloading([empty, folder])
+    with caplog.at_level(logging.INFO):
+        preloading.start()
+        until(lambda: len(caplog.records) == 2 and preloading.line == "", "both folders")
+    assert lines[-1].startswith("reading model: 100% at ")
+    assert lines[-1].endswith(" MB/s")
+    refused, done = (vars(record) for record in caplog.records)
+    assert (refused["msg"], refused["model"]) == ("the weights were not preloaded", "empty")
+    assert (done["msg"], done["model"], done["mb"]) == ("weights preloaded", "model", 3)
+    assert done["mb_s"] >= 0
