@@ -296,7 +296,7 @@ SETTINGS: Final = (
         "Card and NVMe disk in slots of one processor, memory in that processor's slots; a BIOS that "
         "tells where they are",
         "`cat /sys/bus/pci/devices/BDF/numa_node` is no -1, and the same for card and disk",
-        ("numa.gpu-node", "numa.gpu-unknown", "numa.disk-node", "numa.empty-node"),
+        ("numa.gpu-node", "numa.gpu-unknown", "numa.disk-node", "numa.empty-node", "numa.unequal"),
         {
             "Dell": Entry(
                 "Installation and Service Manual, expansion card installation guidelines; newest BIOS by "

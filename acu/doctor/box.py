@@ -21,29 +21,12 @@ from acu.doctor.sight import Sight
 
 SETTINGS = (
     "kernel.numa_balancing",
-    "kernel.perf_event_paranoid",
-    "kernel.pid_max",
-    "kernel.threads-max",
-    "user.max_user_namespaces",
-    "vm.swappiness",
-    "vm.overcommit_memory",
-    "vm.overcommit_ratio",
-    "vm.max_map_count",
-    "vm.zone_reclaim_mode",
-    "vm.nr_hugepages",
-    "vm.min_free_kbytes",
-    "vm.dirty_ratio",
-    "vm.dirty_background_ratio",
     "net.core.somaxconn",
-    "net.core.netdev_max_backlog",
     "net.ipv4.tcp_max_syn_backlog",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.ip_forward",
-    "fs.file-max",
-    "fs.nr_open",
-    "fs.aio-max-nr",
-    "fs.inotify.max_user_watches",
-    "fs.inotify.max_user_instances",
+    "vm.max_map_count",
+    "vm.overcommit_memory",
+    "vm.swappiness",
+    "vm.zone_reclaim_mode",
 )
 """The kernel's settings that are looked at, as sysctl names them."""
 
@@ -175,7 +158,13 @@ def read_kernel(sight: Sight) -> Kernel:
         huge_pages=sight.chosen("sys/kernel/mm/transparent_hugepage/enabled") or "",
         iommu=_iommu(sight),
         governor=sight.text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or "",
+        swap_mb=_swap_mb(sight),
     )
+
+
+def _swap_mb(sight: Sight) -> int | None:
+    words = sight.fields("proc/meminfo").get("SwapTotal", "").split()
+    return int(words[0]) >> 10 if words and words[0].isdecimal() else None
 
 
 def _iommu(sight: Sight) -> str | None:

@@ -2,7 +2,8 @@
 
 A folder that is not there yet is judged by its nearest parent that is, where the daemon would make it; one inside a folder that
 is closed to this user counts as not there, and not writable. The disk is the one under partitions and mappings (LVM, dm-crypt,
-RAID: the first of its members).
+RAID: the first of its members), and under an overlay that of the folder that it writes to, where that can be seen from here: in a
+container it cannot.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Literal
 
 from acu.config import AcuConfig
 from acu.doctor.examination import Disk, Place
-from acu.doctor.mounts import Mount, mount_of
+from acu.doctor.mounts import Mount, layers, mount_of
 from acu.doctor.sight import Sight
 
 SECTOR = 512  # the unit of sysfs, whatever the disk's own
@@ -35,7 +36,8 @@ def read_place(purpose: str, path: Path, mounts: tuple[Mount, ...], sight: Sight
     """A folder, and the disk that it is on. Raises OSError where its file system does not answer."""
     found, seen = nearest(path, sight)
     mount = mount_of(f"/{found.relative_to(sight.root)}", mounts)
-    folder = block_folder(mount, sight) if mount is not None else None
+    ground = under_overlay(mount, mounts, sight) if mount is not None else None
+    folder = block_folder(ground, sight) if ground is not None else None
     space = os.statvfs(found)
     place = Place(
         purpose=purpose,
@@ -64,6 +66,19 @@ def nearest(path: Path, sight: Sight) -> tuple[Path, bool]:
         at = at.parent
     at = at.resolve()
     return (at if at.is_relative_to(sight.root) else sight.root), seen
+
+
+def under_overlay(mount: Mount, mounts: tuple[Mount, ...], sight: Sight) -> Mount:
+    """The mount of the folder that an overlay writes to, else of one that it reads; itself where it is none, or nobody tells."""
+    for _ in range(DEPTH):
+        if mount.filesystem != "overlay":
+            break
+        found = (mount_of(at, mounts) for at in layers(mount) if (sight.root / at.lstrip("/")).is_dir())
+        below = next((one for one in found if one is not None and one.point != mount.point), None)
+        if below is None:
+            break
+        mount = below
+    return mount
 
 
 def block_folder(mount: Mount, sight: Sight) -> Path | None:

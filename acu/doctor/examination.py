@@ -10,6 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from acu.config import NumaConfig
 from acu.hardware.report import Driver, Node, Report
 
 FORM = 1
@@ -95,7 +96,7 @@ class Limits(Struct, frozen=True):
 class Kernel(Struct, frozen=True):
     """The kernel's release and settings, by their names under /proc/sys, and which transparent huge pages are on.
 
-    `governor` is the first CPU's (cpufreq), empty where there is none.
+    `governor` is the first CPU's (cpufreq), empty where there is none; `swap_mb` the swap that is on, None where nobody tells.
     """
 
     release: str = ""
@@ -103,6 +104,7 @@ class Kernel(Struct, frozen=True):
     huge_pages: str = ""
     iommu: str | None = None
     governor: str = ""
+    swap_mb: int | None = None
 
 
 class Clock(Struct, frozen=True):
@@ -133,19 +135,22 @@ class Versions(Struct, frozen=True):
 
 
 class Needs(Struct, frozen=True):
-    """What the configuration asks of the box; sizes in MiB. `engines_on_gpu`: processes that compute on the card."""
+    """What the configuration asks of the box; sizes in MiB. `engines_on_gpu`: processes that compute on the card.
+
+    `numa` is that section of it, as it is.
+    """
 
     gpu_id: int = 0
     engines_on_gpu: int = 0
     weights_mb: int = 0
     hot_mb: int = 0
-    numa_memory_mb: int = 0
+    numa: NumaConfig = NumaConfig()
     connections: int = 0
     namespace: str | None = None
 
 
 class Examination(Struct, frozen=True, kw_only=True):
-    """One look at one box, at `at` (ISO 8601, UTC). `cpus`: those that this process may use."""
+    """One look at one box, at `at` (ISO 8601, UTC). `cpus` and `memory_nodes`: those that this process may use."""
 
     form: int = FORM
     at: str
@@ -154,6 +159,7 @@ class Examination(Struct, frozen=True, kw_only=True):
     needs: Needs = Needs()
     driver: Driver = Driver()
     cpus: tuple[int, ...] = ()
+    memory_nodes: tuple[int, ...] = ()
     nodes: tuple[Node, ...] = ()
     disks: tuple[Disk, ...] = ()
     places: tuple[Place, ...] = ()

@@ -41,8 +41,8 @@ from acu.doctor.reads import read_tests, total_mb, weights_of
 from acu.doctor.sight import Sight
 from acu.doctor.versions import read_versions
 from acu.hardware.cards import has_card, read_cards
-from acu.hardware.numa import SLASH, read_nodes
-from acu.hardware.probe import allowed_cpus, report_on
+from acu.hardware.numa import SLASH, allowed_cpus, allowed_nodes, read_nodes
+from acu.hardware.probe import report_on
 from acu.hardware.report import Driver, Gpu, Node, Report
 from dataplane.memory import memory_bytes
 
@@ -106,6 +106,7 @@ def examine(
         needs=needs_of(config, gpus, weights_mb.value()),
         driver=driver,
         cpus=allowed_cpus(root),
+        memory_nodes=allowed_nodes(root),
         nodes=nodes.value(),
         places=tuple(place for place, _ in found),
         disks=tuple({disk.name: disk for _, disk in found if disk is not None}.values()),
@@ -132,7 +133,7 @@ def needs_of(config: AcuConfig, gpus: tuple[Gpu, ...], weights_mb: int) -> Needs
         engines_on_gpu=engines if gpus else 0,
         weights_mb=weights_mb,
         hot_mb=memory_bytes(config.data_plane) >> 20,
-        numa_memory_mb=config.numa.memory_mb or 0,
+        numa=config.numa,
         connections=config.network.max_connections,
         namespace=config.network.namespace,
     )

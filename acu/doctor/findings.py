@@ -25,11 +25,6 @@ def size(mb: float) -> str:
     return f"{mb / 1024:.0f} GiB" if mb >= 10 * 1024 else f"{mb:.0f} MiB"
 
 
-def setting(name: str, value: int) -> tuple[str, str]:
-    """The commands that change a setting of the kernel now, and at every boot."""
-    return (f"sysctl -w {name}={value}", f"echo {name}={value} >> /etc/sysctl.d/90-acu.conf")
-
-
 class Sign(Struct, frozen=True):
     """One thing that a verdict found: what was seen, and what to do; `run` are commands for root's shell."""
 
@@ -39,12 +34,38 @@ class Sign(Struct, frozen=True):
     run: tuple[str, ...] = ()
 
 
-Verdict = Callable[[Examination], Iterator[Sign]]
-
-
 def always(_: Examination) -> bool:
     """For a check that every box can be asked for."""
     return True
+
+
+class OfSetting(Struct, frozen=True):
+    """The verdict on one setting of the kernel, by its name for sysctl: values that are `bad` are to be `best`.
+
+    `seen` may hold `{value}`; `do` says what the first of two commands does, the second keeps it over a boot; `where` it matters.
+    """
+
+    name: str
+    level: Level
+    bad: Callable[[int], bool]
+    best: int
+    seen: str
+    do: str
+    where: Callable[[Examination], bool] = always
+
+    def known(self, examination: Examination) -> bool:
+        """Whether this kernel has it, on a box where it matters."""
+        return self.name in examination.kernel.settings and self.where(examination)
+
+    def __call__(self, examination: Examination) -> Iterator[Sign]:
+        """Look at its value."""
+        value = examination.kernel.settings.get(self.name)
+        if value is not None and self.bad(value) and self.where(examination):
+            keep = f"echo {self.name}={self.best} >> /etc/sysctl.d/90-acu.conf"
+            yield Sign(self.level, self.seen.format(value=value), self.do, (f"sysctl -w {self.name}={self.best}", keep))
+
+
+Verdict = Callable[[Examination], Iterator[Sign]]
 
 
 class Check(Struct, frozen=True, kw_only=True):

@@ -38,7 +38,7 @@ def parse_mount(line: str) -> Mount | None:
     major, _, minor = words[2].partition(":")
     if not (major.isdecimal() and minor.isdecimal()):
         return None
-    options = tuple(rest[2].split(","))
+    options = tuple(map(_plain, rest[2].split(",")))
     return Mount(
         point=_plain(words[4]),
         device=(int(major), int(minor)),
@@ -47,6 +47,16 @@ def parse_mount(line: str) -> Mount | None:
         options=options,
         writable="rw" in words[5].split(",") and "ro" not in options,
     )
+
+
+def layers(mount: Mount) -> tuple[str, ...]:
+    """The folders that an overlay is made of, the one that is written to first, as they were called where it was mounted.
+
+    Of a container that is a place of its host: here there may be nothing of that name, or something else.
+    """
+    named = dict(option.partition("=")[::2] for option in mount.options)
+    upper, lower = named.get("upperdir", ""), named.get("lowerdir", "")
+    return tuple(folder for folder in (upper, *lower.split(":")) if folder.startswith("/"))
 
 
 def _plain(text: str) -> str:

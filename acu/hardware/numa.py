@@ -7,6 +7,7 @@ folder: then no node is known, which is not the same as one node. Sizes are MiB,
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from pathlib import Path
 
@@ -35,6 +36,25 @@ def cpu_list(text: str) -> tuple[int, ...]:
             number for start in range(low, high + 1, step) for number in range(start, min(start + width, high + 1))
         )
     return tuple(sorted(found))
+
+
+def allowed_cpus(root: Path = SLASH) -> tuple[int, ...]:
+    """The CPUs that this process may use, in order; of a recorded tree, the process whose `self` it holds."""
+    return tuple(sorted(os.sched_getaffinity(0))) if root == SLASH else _allowed("Cpus_allowed_list", root)
+
+
+def allowed_nodes(root: Path = SLASH) -> tuple[int, ...]:
+    """The nodes whose memory the cpuset of this process has; none where the kernel does not tell."""
+    return _allowed("Mems_allowed_list", root)
+
+
+def _allowed(field: str, root: Path) -> tuple[int, ...]:
+    with contextlib.suppress(OSError, ValueError):
+        for line in (root / "proc/self/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == field:
+                return cpu_list(value)
+    return ()
 
 
 def cores_of(cpus: tuple[int, ...], root: Path = SLASH) -> tuple[tuple[int, ...], ...]:

@@ -29,7 +29,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from acu.config import AcuConfig, NumaConfig
-from acu.hardware.numa import SLASH, available_mb, cores_of, cpu_list, read_nodes
+from acu.hardware.numa import SLASH, allowed_cpus, allowed_nodes, available_mb, cores_of, read_nodes
 from acu.hardware.placement import Placement, Room, place, ranges
 from acu.hardware.report import Report
 
@@ -134,21 +134,13 @@ def placement_for(config: AcuConfig, report: Report) -> Placement:
 
 def look(numa: NumaConfig, root: Path = SLASH, cpus: tuple[int, ...] | None = None) -> Room:
     """What this process may use, or one with the affinity `cpus` on the machine whose files are under `root`."""
-    usable = tuple(sorted(os.sched_getaffinity(0))) if cpus is None else cpus
+    usable = allowed_cpus() if cpus is None else cpus
     nodes = tuple(replace(node, free_mb=available_mb(node.id, root)) for node in read_nodes(root))
     memory = allowed_nodes(root)
     if root == SLASH and len(nodes) > 1:  # where a policy may have been given
         memory = _left_by_policy(memory)
     cores = cores_of(usable, root) if numa.cpus is not None else ()
     return Room(nodes=nodes, cpus=usable, memory_nodes=memory, cores=cores)
-
-
-def allowed_nodes(root: Path = SLASH) -> tuple[int, ...]:
-    """The nodes whose memory the cpuset of this process has."""
-    for line in (root / "proc/self/status").read_text().splitlines():
-        if line.startswith("Mems_allowed_list:"):
-            return cpu_list(line.partition(":")[2])
-    return ()
 
 
 def _left_by_policy(nodes: tuple[int, ...]) -> tuple[int, ...]:
@@ -171,7 +163,7 @@ def apply(placement: Placement, nodes: tuple[int, ...]) -> Bound:
     return Bound(
         node=node if mode else None,
         mode=mode,
-        cpus=tuple(sorted(os.sched_getaffinity(0))),
+        cpus=allowed_cpus(),
         nodes=nodes,
         why=placement.why,
         problems=tuple(problems),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
 from acu.hardware.cards import device_nodes, has_card, read_cards
-from acu.hardware.numa import SLASH, cores_of, cpu_list
+from acu.hardware.numa import SLASH, allowed_cpus, cores_of
 from acu.hardware.report import Gpu, Report
 
 CPU_FEATURES = (
@@ -48,18 +47,6 @@ def report_on(gpus: tuple[Gpu, ...], root: Path = SLASH) -> Report:
         memory_available=available,
         gpus=gpus,
     )
-
-
-def allowed_cpus(root: Path = SLASH) -> tuple[int, ...]:
-    """The CPUs that this process may use, in order; of a recorded tree, the process whose `self` it holds."""
-    if root == SLASH:
-        return tuple(sorted(os.sched_getaffinity(0)))
-    with contextlib.suppress(OSError, ValueError):
-        for line in (root / "proc/self/status").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name == "Cpus_allowed_list":
-                return cpu_list(value)
-    return ()
 
 
 def cpu_info(root: Path = SLASH) -> dict[str, str]:

@@ -55,6 +55,26 @@ def _kinds_well(examination: Examination) -> str:
     return ", ".join(f"{disk.name} is {disk.kind}" for disk, _ in _with_places(examination))
 
 
+def known(examination: Examination) -> Iterator[Sign]:
+    """Folders of which the kernel does not tell the disk; those in memory and over the network are told of elsewhere."""
+    unknown: dict[str, list[Place]] = {}
+    for place in examination.places:
+        if place.disk is None and place.filesystem not in NETWORK | VOLATILE:
+            unknown.setdefault(place.filesystem, []).append(place)
+    for filesystem, places in unknown.items():
+        what = f"an overlay of folders ({filesystem}), as containers have" if filesystem in CONTAINER else filesystem
+        yield Sign(
+            "note",
+            f"{', '.join(map(_of, places))}: on {what or 'a file system that is not told'}; on which disk that lies cannot be "
+            "known here",
+            "Look at the disk on the host; a volume that is mounted into the container, or a folder on a file system of one disk "
+            "(XFS, ext4), is seen here too."
+            if filesystem in CONTAINER
+            else "See the file system's own tools for its disks.",
+            (f"findmnt -T {quote(places[0].path)}",),
+        )
+
+
 def scheduler(examination: Examination) -> Iterator[Sign]:
     """A scheduler in front of a disk that has queues of its own."""
     for disk, _ in _with_places(examination):
@@ -212,6 +232,15 @@ CHECKS = (
         well=_kinds_well,
         applies=lambda e: any(True for _ in _with_places(e)),
         why="A rotating disk reads weights ten times slower, and each small read of the database takes milliseconds.",
+    ),
+    Check(
+        id="disk.known",
+        worst="note",
+        looks_at="whether the kernel tells on which disk models and data lie",
+        verdict=known,
+        well="the disks under models and data are known",
+        applies=_has_places,
+        why="Its kind, its scheduler, its read-ahead and its NUMA node are not looked at.",
     ),
     Check(
         id="disk.scheduler",

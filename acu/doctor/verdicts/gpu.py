@@ -154,6 +154,19 @@ def mps(examination: Examination) -> Iterator[Sign]:
         )
 
 
+def persistence(examination: Examination) -> Iterator[Sign]:
+    """A driver that lets go of a card that nobody uses."""
+    card = card_of(examination)
+    if card is not None and card.persistent is False:
+        yield Sign(
+            "note",
+            f"persistence mode of {_named(card)} is off",
+            "Switch it on, until the next boot (`scripts/gpu.sh up N` does too) by the first command; where NVIDIA's daemon is "
+            "installed, the second keeps it on.",
+            (f"nvidia-smi -i {card.index} -pm 1", "systemctl enable --now nvidia-persistenced"),
+        )
+
+
 def pcie_width(examination: Examination) -> Iterator[Sign]:
     """Fewer lanes than card and slot have: they stay as they are at rest, so that any card in use may be asked."""
     card = card_of(examination)
@@ -248,6 +261,16 @@ CHECKS = (
         well="MPS runs for the engines that share the card",
         applies=lambda e: _has_card(e) and e.needs.engines_on_gpu > 1,
         why="Without MPS the engines take turns on the card, and nothing bounds the memory of each.",
+    ),
+    Check(
+        id="gpu.persistence",
+        worst="note",
+        looks_at="persistence mode",
+        verdict=persistence,
+        well="the driver keeps the card ready while nobody uses it",
+        applies=lambda e: (card := card_of(e)) is not None and card.persistent is not None,
+        why="With the last program on the card the driver lets go of it: the next start waits seconds for it, and settings (the "
+        "compute mode, limits of power and clocks) are lost.",
     ),
     Check(
         id="gpu.pcie-width",

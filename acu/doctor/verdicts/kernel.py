@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from acu.doctor.examination import Examination
-from acu.doctor.findings import Check, Sign, setting
+from acu.doctor.findings import Check, OfSetting, Sign
 
 SPARE_FILES = 192  # beside connections, as acu/process/descriptors.py counts
 LEAST_MEMLOCK = 64 << 20  # bytes; 8 MiB, the kernel's default, is one staging buffer
@@ -13,6 +13,49 @@ BACKLOG = 4096  # what the daemon asks listen(2) for
 SYN_BACKLOG = 1024
 MAP_COUNT = 65530  # the kernel's own default
 SWAPPINESS = 10
+IN_NAMESPACE = "Raise it; the second command keeps it. (`scripts/netns.sh up N` does in the ACU's own namespace.)"
+
+SOMAXCONN = OfSetting(
+    "net.core.somaxconn",
+    "warning",
+    lambda value: value < BACKLOG,
+    BACKLOG,
+    f"net.core.somaxconn is {{value}}: so many connections wait to be accepted, and not {BACKLOG}",
+    IN_NAMESPACE,
+)
+SYN = OfSetting(
+    "net.ipv4.tcp_max_syn_backlog",
+    "note",
+    lambda value: value < SYN_BACKLOG,
+    8192,
+    "net.ipv4.tcp_max_syn_backlog is {value}",
+    IN_NAMESPACE,
+)
+OVERCOMMIT = OfSetting(
+    "vm.overcommit_memory",
+    "error",
+    lambda value: value == 2,
+    0,
+    "vm.overcommit_memory is 2: address space counts as memory",
+    "Set it to 0; the second command keeps it.",
+)
+MAPS = OfSetting(
+    "vm.max_map_count",
+    "warning",
+    lambda value: value < MAP_COUNT,
+    262_144,
+    "vm.max_map_count is {value}",
+    "Raise it; the second command keeps it.",
+)
+SWAP = OfSetting(
+    "vm.swappiness",
+    "note",
+    lambda value: value > SWAPPINESS,
+    1,
+    "there is swap, and vm.swappiness is {value}",
+    "Lower it (the second command keeps it), or have no swap.",
+    lambda e: bool(e.kernel.swap_mb and e.needs.hot_mb),
+)
 
 
 def files(examination: Examination) -> Iterator[Sign]:
@@ -35,65 +78,6 @@ def memlock(examination: Examination) -> Iterator[Sign]:
             "note",
             f"a process may lock {hard >> 20} MiB of memory",
             "Set LimitMEMLOCK=infinity in the unit, or a `memlock` line in /etc/security/limits.d/90-acu.conf.",
-        )
-
-
-def somaxconn(examination: Examination) -> Iterator[Sign]:
-    """What the kernel makes of the daemon's listen backlog."""
-    value = examination.kernel.settings.get("net.core.somaxconn", BACKLOG)
-    if value < BACKLOG:
-        yield Sign(
-            "warning",
-            f"net.core.somaxconn is {value}: so many connections wait to be accepted, and not {BACKLOG}",
-            "Raise it; the second command keeps it. (`scripts/netns.sh up N` does in the ACU's own namespace.)",
-            setting("net.core.somaxconn", BACKLOG),
-        )
-
-
-def syn_backlog(examination: Examination) -> Iterator[Sign]:
-    """Connections that are being opened."""
-    value = examination.kernel.settings.get("net.ipv4.tcp_max_syn_backlog", SYN_BACKLOG)
-    if value < SYN_BACKLOG:
-        yield Sign(
-            "note",
-            f"net.ipv4.tcp_max_syn_backlog is {value}",
-            "Raise it; the second command keeps it. (`scripts/netns.sh up N` does in the ACU's own namespace.)",
-            setting("net.ipv4.tcp_max_syn_backlog", 8192),
-        )
-
-
-def overcommit(examination: Examination) -> Iterator[Sign]:
-    """Strict accounting of address space."""
-    if examination.kernel.settings.get("vm.overcommit_memory") == 2:
-        yield Sign(
-            "error",
-            "vm.overcommit_memory is 2: address space counts as memory",
-            "Set it to 0; the second command keeps it.",
-            setting("vm.overcommit_memory", 0),
-        )
-
-
-def map_count(examination: Examination) -> Iterator[Sign]:
-    """Mappings of a process."""
-    value = examination.kernel.settings.get("vm.max_map_count", MAP_COUNT)
-    if value < MAP_COUNT:
-        yield Sign(
-            "warning",
-            f"vm.max_map_count is {value}",
-            "Raise it; the second command keeps it.",
-            setting("vm.max_map_count", 262_144),
-        )
-
-
-def swappiness(examination: Examination) -> Iterator[Sign]:
-    """How readily memory goes to swap."""
-    value = examination.kernel.settings.get("vm.swappiness", 0)
-    if value > SWAPPINESS:
-        yield Sign(
-            "note",
-            f"vm.swappiness is {value}",
-            "Lower it (the second command keeps it), or have no swap.",
-            setting("vm.swappiness", 1),
         )
 
 
@@ -155,27 +139,27 @@ CHECKS = (
         id="kernel.somaxconn",
         worst="warning",
         looks_at="net.core.somaxconn",
-        verdict=somaxconn,
+        verdict=SOMAXCONN,
         well="a burst of connections may wait to be accepted",
-        applies=lambda e: "net.core.somaxconn" in e.kernel.settings,
+        applies=SOMAXCONN.known,
         why="In a burst the kernel drops connections, and clients see timeouts of one and three seconds.",
     ),
     Check(
         id="kernel.syn-backlog",
         worst="note",
         looks_at="net.ipv4.tcp_max_syn_backlog",
-        verdict=syn_backlog,
+        verdict=SYN,
         well="a burst of connections may be opened",
-        applies=lambda e: "net.ipv4.tcp_max_syn_backlog" in e.kernel.settings,
+        applies=SYN.known,
         why="In a burst over TCP, connections are dropped before they are open, or opened by cookies, without their options.",
     ),
     Check(
         id="kernel.overcommit",
         worst="error",
         looks_at="vm.overcommit_memory",
-        verdict=overcommit,
+        verdict=OVERCOMMIT,
         well="address space may be reserved",
-        applies=lambda e: "vm.overcommit_memory" in e.kernel.settings,
+        applies=OVERCOMMIT.known,
         why="CUDA and the allocators reserve far more address space than they use: the engine fails with `Cannot allocate "
         "memory` while memory is free.",
     ),
@@ -183,19 +167,19 @@ CHECKS = (
         id="kernel.map-count",
         worst="warning",
         looks_at="vm.max_map_count",
-        verdict=map_count,
+        verdict=MAPS,
         well="a process may map the files that it needs",
-        applies=lambda e: "vm.max_map_count" in e.kernel.settings,
+        applies=MAPS.known,
         why="Weights, the database's files and threads' stacks are mappings; beyond the limit mmap fails.",
     ),
     Check(
         id="kernel.swappiness",
         worst="note",
-        looks_at="vm.swappiness, where vectors are kept in memory",
-        verdict=swappiness,
+        looks_at="vm.swappiness, where there is swap and vectors are kept in memory",
+        verdict=SWAP,
         well="memory goes to swap last",
-        applies=lambda e: bool(e.needs.hot_mb) and "vm.swappiness" in e.kernel.settings,
-        why="Where there is swap, vectors that were not searched for a while go there, and the next search waits for the disk.",
+        applies=SWAP.known,
+        why="Vectors that were not searched for a while go to swap, and the next search waits for the disk.",
     ),
     Check(
         id="kernel.huge-pages",

@@ -105,7 +105,7 @@ def root(examination: Examination) -> Iterator[Sign]:
             "note",
             "this is not root, which scripts/acu-up needs",
             "Call it as root; `acu serve` needs no root.",
-            ("sudo scripts/acu-up N",),
+            ("sudo scripts/acu-up 0",),
         )
 
 
@@ -176,7 +176,7 @@ def systemd(examination: Examination) -> Iterator[Sign]:
             "note",
             "systemd does not run here",
             "Start the daemon by scripts/acu-up, which bounds it by scripts/cgroup.sh, and let something start it after a boot.",
-            ("scripts/acu-up N",),
+            ("scripts/acu-up 0",),
         )
 
 

@@ -37,7 +37,7 @@ def daemon(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "note",
             f"no ACU answers at {', '.join(free)}",
-            "Start it, by this, by scripts/acu-up N, or by systemctl start acu@N.",
+            "Start it, by this, by scripts/acu-up 0, or by systemctl start acu@0.",
             ("acu serve",),
         )
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from acu.doctor.examination import Examination
-from acu.doctor.findings import Check, Sign, setting, size
+from acu.doctor.findings import Check, OfSetting, Sign, size
 from acu.doctor.verdicts.gpu import as_far_as_real, card_of, runs
+from acu.errors import StartRefused
+from acu.hardware.placement import NOMINAL, Room, place, ranges
 from acu.hardware.report import Node
 
 MIRRORED = 0.6  # visible of installed memory: mirroring leaves half, and the firmware takes a little
@@ -14,12 +16,23 @@ SHORT = 0.9  # sparing and partial mirroring leave less than this
 LITTLE_FREE = 0.5  # of what is meant for the daemon on its node
 
 
-def home(examination: Examination) -> Node | None:
-    """The node that the daemon is bound to: the card's, or the only one."""
+def beside(examination: Examination) -> Node | None:
+    """The card's node, or the only one."""
     card = card_of(examination)
-    number = None if card is None else card.numa_node
-    if number is None and len(examination.nodes) == 1:
+    if len(examination.nodes) == 1 and (card is None or card.numa_node is None):
         return examination.nodes[0]
+    return _node(None if card is None else card.numa_node, examination)
+
+
+def home(examination: Examination) -> Node | None:
+    """The node that the daemon binds itself to, as far as it is told: the configured one, else the card's, or the only one."""
+    wanted = examination.needs.numa.node
+    if wanted is None:
+        return None
+    return beside(examination) if wanted == "auto" else _node(wanted, examination)
+
+
+def _node(number: int | None, examination: Examination) -> Node | None:
     return next((node for node in examination.nodes if node.id == number), None)
 
 
@@ -32,19 +45,29 @@ def _card_on_several(examination: Examination) -> bool:
 
 
 def _card_placed(examination: Examination) -> bool:
-    return _card_on_several(examination) and home(examination) is not None
+    return _card_on_several(examination) and beside(examination) is not None
 
 
-def spans(numbers: tuple[int, ...]) -> str:
-    """CPUs as the kernel lists them: `0-3,8`."""
-    parts: list[str] = []
-    for number in sorted(numbers):
-        first, _, last = parts[-1].partition("-") if parts else ("", "", "")
-        if parts and int(last or first) == number - 1:
-            parts[-1] = f"{first}-{number}"
-        else:
-            parts.append(str(number))
-    return ",".join(parts)
+def asked(examination: Examination) -> Iterator[Sign]:
+    """Numbers of the section `numa` for which the start is refused."""
+    nodes, cpus = examination.nodes, examination.cpus
+    room = Room(nodes, cpus, examination.memory_nodes or tuple(node.id for node in nodes))
+    try:
+        place(examination.needs.numa, room, card_of(examination))
+    except StartRefused as refused:
+        node, wanted = home(examination), examination.needs.numa
+        most = len(cpus) if node is None else len(node.cpus)
+        write = []
+        if wanted.node != "auto":
+            write.append("`numa.node: auto`" + (f", or one of {ranges(one.id for one in nodes)}" if nodes else ""))
+        if wanted.cpus is not None:
+            write.append(f"`numa.cpus: null`, or {most} at most")
+        yield Sign(
+            "error",
+            str(refused),
+            f"Write {'; and '.join(write)}.",
+            ("lscpu | grep NUMA",),
+        )
 
 
 def gpu_unknown(examination: Examination) -> Iterator[Sign]:
@@ -60,24 +83,37 @@ def gpu_unknown(examination: Examination) -> Iterator[Sign]:
 
 
 def gpu_node(examination: Examination) -> Iterator[Sign]:
-    """None of the CPUs that this process may use is on the card's node."""
-    card, node = card_of(examination), home(examination)
-    if card is None or node is None or not examination.cpus:
+    """Neither this process nor the configuration is where the card is: CPUs, memory, and `numa.node`."""
+    card, node = card_of(examination), beside(examination)
+    if card is None or node is None:
         return
-    if not set(node.cpus) & set(examination.cpus):
+    cpus, memory, wanted = examination.cpus, examination.memory_nodes, examination.needs.numa.node
+    there = f"GPU {card.index} is on node {node.id}"
+    allow = f"AllowedCPUs={ranges(node.cpus)} and AllowedMemoryNodes={node.id} in its unit, the cpuset of its cgroup, or as below"
+    run = (f"numactl -N {node.id} -m {node.id} acu serve",)
+    if cpus and not set(node.cpus) & set(cpus):
         yield Sign(
             "warning",
-            f"GPU {card.index} is on node {node.id} (CPUs {spans(node.cpus)}), and this process may only use CPUs "
-            f"{spans(examination.cpus)}, which are on another",
-            f"Let it use the card's CPUs: AllowedCPUs={spans(node.cpus)} and AllowedMemoryNodes={node.id} in its unit, the "
-            "cpuset of its cgroup, or as below; or move the card to a slot of the other processor.",
-            (f"numactl -N {node.id} -m {node.id} acu serve",),
+            f"{there} (CPUs {ranges(node.cpus)}), and this process may only use CPUs {ranges(cpus)}, which are on another",
+            f"Let it use the card's CPUs: {allow}; or move the card to a slot of the other processor.",
+            run,
+        )
+    elif memory and node.id not in memory:
+        yield Sign(
+            "warning",
+            f"{there}, and this process may only use memory of node {ranges(memory)}",
+            f"Let it use the card's memory: {allow}.",
+            run,
+        )
+    elif isinstance(wanted, int) and wanted != node.id and _node(wanted, examination):
+        yield Sign(
+            "warning", f"{there}, and numa.node is {wanted}", f"Write `numa.node: auto`, or {node.id}.", ("numactl -H",)
         )
 
 
 def disk_node(examination: Examination) -> Iterator[Sign]:
     """The disk of the models is on another node than the card."""
-    node = home(examination)
+    node = beside(examination)
     places = {place.disk: place for place in examination.places if place.purpose == "models" and place.disk}
     for disk in examination.disks:
         if node is not None and disk.name in places and disk.numa_node not in {None, node.id}:
@@ -162,39 +198,18 @@ def mirroring(examination: Examination) -> Iterator[Sign]:
         )
 
 
-def balancing(examination: Examination) -> Iterator[Sign]:
-    """The kernel moves pages after the CPUs that touch them."""
-    if examination.kernel.settings.get("kernel.numa_balancing"):
-        yield Sign(
-            "warning",
-            "the kernel balances NUMA memory by itself (kernel.numa_balancing is on)",
-            "Switch it off; the second command keeps it off.",
-            setting("kernel.numa_balancing", 0),
-        )
-
-
-def zone_reclaim(examination: Examination) -> Iterator[Sign]:
-    """The kernel drops a node's page cache rather than use another node."""
-    mode = examination.kernel.settings.get("vm.zone_reclaim_mode")
-    if mode:
-        yield Sign(
-            "warning",
-            f"vm.zone_reclaim_mode is {mode}",
-            "Set it to 0; the second command keeps it.",
-            setting("vm.zone_reclaim_mode", 0),
-        )
-
-
 def memory(examination: Examination) -> Iterator[Sign]:
     """The node's memory, against numa.memory_mb."""
-    node, need = home(examination), examination.needs.numa_memory_mb
+    node, need = home(examination), examination.needs.numa.memory_mb
     if node is None or not need:
         return
-    if node.memory_mb < need:
+    if need > node.memory_mb * NOMINAL:
         yield Sign(
-            "error",
-            f"node {node.id} has {size(node.memory_mb)}, and {size(need)} of it are meant for this daemon",
-            f"Set numa.memory_mb to less than {node.memory_mb}, or put memory into the slots of that processor.",
+            "warning",
+            f"numa.memory_mb is {need}, and node {node.id} has {node.memory_mb} MiB",
+            f"Write `numa.memory_mb: {node.memory_mb}` or less, or null: what the node has; or put memory into the slots of "
+            "that processor.",
+            ("numactl -H",),
         )
     elif node.free_mb < need * LITTLE_FREE and not runs(examination):
         yield Sign(
@@ -205,7 +220,47 @@ def memory(examination: Examination) -> Iterator[Sign]:
         )
 
 
+def unequal(examination: Examination) -> Iterator[Sign]:
+    """Processors with much more memory than others; one with none is told of elsewhere."""
+    sizes = {node.id: node.memory_mb for node in examination.nodes if node.cpus and node.memory_mb}
+    if sizes and min(sizes.values()) < SHORT * max(sizes.values()):
+        have = ", ".join(f"node {number} {size(mb)}" for number, mb in sizes.items())
+        yield Sign(
+            "note",
+            f"memory is not the same on all nodes: {have}",
+            "Put the same modules into the same slots of each processor; see in the BIOS whether one of them was left out.",
+            ("dmidecode -t memory | grep -e Size -e Locator",),
+        )
+
+
+BALANCING = OfSetting(
+    "kernel.numa_balancing",
+    "warning",
+    bool,
+    0,
+    "the kernel balances NUMA memory by itself (kernel.numa_balancing is on)",
+    "Switch it off; the second command keeps it off.",
+    _several,
+)
+RECLAIM = OfSetting(
+    "vm.zone_reclaim_mode",
+    "warning",
+    bool,
+    0,
+    "vm.zone_reclaim_mode is {value}",
+    "Set it to 0; the second command keeps it.",
+)
+
 CHECKS = (
+    Check(
+        id="numa.asked",
+        worst="error",
+        looks_at="numa.node and numa.cpus, against the nodes that are there",
+        verdict=asked,
+        well="numa.node and numa.cpus can be had",
+        applies=lambda e: e.needs.numa.node is not None and bool(e.cpus),
+        why="The daemon does not start with a number that cannot be.",
+    ),
     Check(
         id="numa.gpu-unknown",
         worst="warning",
@@ -218,9 +273,9 @@ CHECKS = (
     Check(
         id="numa.gpu-node",
         worst="warning",
-        looks_at="whether the CPUs that this process may use are beside the card",
+        looks_at="whether CPUs and memory that this process may use, and numa.node, are beside the card",
         verdict=gpu_node,
-        well=lambda e: f"CPUs of the card's node ({node.id if (node := home(e)) else '?'}) may be used",
+        well=lambda e: f"CPUs and memory of the card's node ({node.id if (node := beside(e)) else '?'}) may be used",
         applies=lambda e: _card_placed(e) and bool(e.cpus),
         why="Every copy to the card and every kernel launch crosses the link between the processors: less bandwidth, and "
         "tail latency.",
@@ -275,27 +330,36 @@ CHECKS = (
         id="numa.balancing",
         worst="warning",
         looks_at="kernel.numa_balancing",
-        verdict=balancing,
+        verdict=BALANCING,
         well="the kernel leaves NUMA memory where it was put",
-        applies=lambda e: _several(e) and "kernel.numa_balancing" in e.kernel.settings,
+        applies=BALANCING.known,
         why="It unmaps pages to see who touches them, which shows as pauses, and may move what was put beside the card.",
     ),
     Check(
         id="numa.zone-reclaim",
         worst="warning",
         looks_at="vm.zone_reclaim_mode",
-        verdict=zone_reclaim,
+        verdict=RECLAIM,
         well="page cache may lie on any node",
-        applies=lambda e: "vm.zone_reclaim_mode" in e.kernel.settings,
+        applies=RECLAIM.known,
         why="The kernel throws cached weights away, and stalls, though other nodes have room.",
     ),
     Check(
         id="numa.memory",
-        worst="error",
+        worst="warning",
         looks_at="the node's memory, against numa.memory_mb",
         verdict=memory,
         well="the node has the memory that is meant for this daemon",
-        applies=lambda e: bool(e.needs.numa_memory_mb) and home(e) is not None,
+        applies=lambda e: bool(e.needs.numa.memory_mb) and home(e) is not None,
         why="What does not fit lies on another node, or is not given at all where the policy is strict.",
+    ),
+    Check(
+        id="numa.unequal",
+        worst="note",
+        looks_at="memory of the nodes, against each other",
+        verdict=unequal,
+        well="all nodes have as much memory",
+        applies=_several,
+        why="The smaller node is full first; its memory channels that are empty, or filled unequally, cost bandwidth.",
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from acu.config import AcuConfig, GpuConfig
-from acu.doctor.disks import block_folder, nearest, places_named, read_disk, read_place
+from acu.doctor.disks import block_folder, nearest, places_named, read_disk, read_place, under_overlay
 from acu.doctor.examination import Disk
 from acu.doctor.mounts import Mount, read_mounts
 from acu.doctor.sight import Sight
@@ -27,6 +28,51 @@ def mount_on(device: tuple[int, int], source: str = "/dev/x") -> Mount:
 def disk_under(sight: Sight, device: tuple[int, int]) -> Disk | None:
     folder = block_folder(mount_on(device), sight)
     return read_disk(folder, sight) if folder is not None else None
+
+
+def overlay_on(point: str, *options: str) -> Mount:
+    return Mount(point, (0, 50), "overlay", "overlay", options, writable=True)
+
+
+def test_an_overlay_lies_on_the_disk_of_the_folder_that_it_writes_to(tmp_path: Path) -> None:
+    for folder in ("disk/diff", "lower", "merged"):
+        (tmp_path / folder).mkdir(parents=True)
+    disk, slash = Mount("/disk", (8, 1), "ext4", "/dev/x", (), writable=True), mount_on((8, 2))
+    written = overlay_on("/merged", "rw", "lowerdir=/lower", "upperdir=/disk/diff")
+    mounts, sight = (slash, disk, written), Sight(tmp_path)
+    assert under_overlay(written, mounts, sight) == disk
+    assert under_overlay(overlay_on("/merged", "lowerdir=/lower"), mounts, sight) == slash
+    assert under_overlay(disk, mounts, sight) == disk
+    above = overlay_on("/top", "upperdir=/merged")
+    assert under_overlay(above, (*mounts, above), sight) == disk
+
+
+def test_an_overlay_whose_folders_are_its_hosts_is_on_no_disk_that_is_known(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    sight = Sight(tmp_path)
+    hosts = overlay_on("/", "upperdir=/var/lib/docker/overlay2/x/diff")
+    assert under_overlay(hosts, (hosts,), sight) == hosts
+    own = overlay_on("/", "upperdir=/here")  # the name is there, and it is the container's own
+    assert under_overlay(own, (own,), sight) == own
+    assert block_folder(own, sight) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts")
+def test_the_disk_under_a_real_overlay_is_found(tmp_path: Path) -> None:
+    lower, upper, work, merged = (tmp_path / name for name in ("lower", "upper", "work", "merged"))
+    for folder in (lower, upper, work, merged):
+        folder.mkdir()
+    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+    command = ["mount", "-t", "overlay", "overlay", "-o", options, str(merged)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(mounted.stderr)
+    try:
+        place, disk = read_place("data", merged, read_mounts(Sight()), Sight())
+    finally:
+        subprocess.run(["umount", str(merged)], check=True)
+    assert place.filesystem == "overlay"
+    assert disk == read_place("data", upper, read_mounts(Sight()), Sight())[1]
 
 
 def config_of(where: str, /, **cold: str) -> AcuConfig:

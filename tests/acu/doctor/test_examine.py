@@ -56,33 +56,16 @@ PROGRAMS = {
 }
 SETTINGS = {
     "kernel.numa_balancing": 0,
-    "kernel.perf_event_paranoid": 4,
-    "kernel.pid_max": 4_194_304,
-    "kernel.threads-max": 1_029_120,
-    "user.max_user_namespaces": 514_560,
-    "vm.swappiness": 10,
-    "vm.overcommit_memory": 0,
-    "vm.overcommit_ratio": 50,
-    "vm.max_map_count": 262_144,
-    "vm.zone_reclaim_mode": 0,
-    "vm.nr_hugepages": 0,
-    "vm.min_free_kbytes": 90_112,
-    "vm.dirty_ratio": 20,
-    "vm.dirty_background_ratio": 10,
     "net.core.somaxconn": 4096,
-    "net.core.netdev_max_backlog": 1000,
     "net.ipv4.tcp_max_syn_backlog": 4096,
-    "net.ipv4.tcp_syncookies": 1,
-    "net.ipv4.ip_forward": 0,
-    "fs.file-max": 9_223_372_036_854_775_807,
-    "fs.nr_open": 1_048_576,
-    "fs.aio-max-nr": 1_048_576,
-    "fs.inotify.max_user_watches": 524_288,
-    "fs.inotify.max_user_instances": 1024,
+    "vm.max_map_count": 262_144,
+    "vm.overcommit_memory": 0,
+    "vm.swappiness": 10,
+    "vm.zone_reclaim_mode": 0,
 }
 DELL_CPU = "Intel(R) Xeon(R) Silver 4309Y CPU @ 2.80GHz"
 DELL_DISK = Disk("nvme1n1", "Dell Ent NVMe P5600 MU U.2 1.6TB", "nvme", 1_526_185, "none", 128, 0)
-ASKED = Needs(engines_on_gpu=1, hot_mb=12_288, numa_memory_mb=16_384, connections=4096)
+ASKED = Needs(engines_on_gpu=1, hot_mb=12_288, numa=NumaConfig(memory_mb=16_384), connections=4096)
 CARD_0 = replace(
     A10G,
     bdf="0000:31:00.0",
@@ -111,12 +94,13 @@ DELL = Examination(
     needs=ASKED,
     driver=Driver("570.133.20", "12.8", mps=False, devices=NODES),
     cpus=ALL,
+    memory_nodes=(0, 1),
     nodes=(Node(0, EVEN, 64_027, 57_344, (10, 20)), Node(1, ODD, 64_499, 60_416, (20, 10))),
     disks=(DELL_DISK,),
     firmware=Firmware("Dell Inc.", "PowerEdge R750xa", "1.15.2 (09/12/2024)", None, 131_072, 2),
     cgroups=Cgroups("v2", V2, writable=True),
     abilities=Abilities(root=True, systemd=True, namespaces=True, programs=PROGRAMS),
-    kernel=Kernel("6.8.0-64-generic", SETTINGS, "madvise", "passthrough", "performance"),
+    kernel=Kernel("6.8.0-64-generic", SETTINGS, "madvise", "passthrough", "performance", 8191),
 )
 EXPECTED = {
     "a10g": DELL,
@@ -140,9 +124,7 @@ EXPECTED = {
         nodes=(Node(0, FIRST, 128_553, 94_208, (10, 20)), Node(1, SECOND, 129_010, 117_760, (20, 10))),
         disks=(Disk("nvme1n1", "SAMSUNG MZQL21T9HCJR-00A07", "nvme", 1_831_420, "none", 128, 1),),
         firmware=Firmware("Supermicro", "SYS-220GP-TNR", "2.1 (08/30/2024)", None, 262_144, 2),
-        kernel=Kernel(
-            "6.8.0-64-generic", SETTINGS | {"net.ipv4.ip_forward": 1}, "madvise", "translated", "performance"
-        ),
+        kernel=Kernel("6.8.0-64-generic", SETTINGS, "madvise", "translated", "performance", 8191),
     ),
     "none": replace(
         DELL,
@@ -150,6 +132,7 @@ EXPECTED = {
         needs=Needs(hot_mb=2048, connections=4096),
         driver=Driver(),
         cpus=tuple(range(12)),
+        memory_nodes=(0,),
         nodes=(Node(0, tuple(range(12)), 31_924, 23_552, (10,)),),
         disks=(Disk("sda", "Micron_5300_MTFD", "ssd", 457_862, "mq-deadline", 128),),
         firmware=Firmware("Lenovo", "ThinkSystem SR250 V2", "KQE120J-2.40 (03/28/2024)", None, 32_768, 1),
@@ -165,6 +148,7 @@ EXPECTED = {
             "madvise",
             None,
             "performance",
+            8191,
         ),
     ),
 }

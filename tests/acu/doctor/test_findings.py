@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from acu.doctor.examination import Examination
-from acu.doctor.findings import Check, Finding, Judgement, Level, Sign, Well, judge, setting, size
-from tests.acu.doctor.verdicts.boxes import WELL
+from acu.doctor.findings import Check, Finding, Judgement, Level, OfSetting, Sign, Well, judge, size
+from tests.acu.doctor.verdicts.boxes import WELL, but, with_settings
 
 
 def checks_of(**levels: Level | None) -> tuple[Check, ...]:
@@ -68,10 +68,12 @@ def test_the_settings_of_the_firmware_go_with_what_was_found_and_are_asked_for_n
 
 
 def test_a_setting_is_changed_now_and_for_good() -> None:
-    assert setting("vm.swappiness", 1) == (
-        "sysctl -w vm.swappiness=1",
-        "echo vm.swappiness=1 >> /etc/sysctl.d/90-acu.conf",
-    )
+    swap = OfSetting("vm.swappiness", "note", lambda value: value > 10, 1, "it is {value}", "Lower it.")
+    commands = ("sysctl -w vm.swappiness=1", "echo vm.swappiness=1 >> /etc/sysctl.d/90-acu.conf")
+    assert list(swap(with_settings(vm__swappiness=11))) == [Sign("note", "it is 11", "Lower it.", commands)]
+    assert list(swap(with_settings(vm__swappiness=10))) == []
+    unknown = but(kernel={"settings": {}})
+    assert (swap.known(unknown), list(swap(unknown))) == (False, [])
 
 
 def test_sizes_are_in_gib_from_ten_of_them_on() -> None:

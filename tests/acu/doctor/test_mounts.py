@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from acu.doctor.mounts import Mount, mount_of, parse_mount, read_mounts
+from acu.doctor.mounts import Mount, layers, mount_of, parse_mount, read_mounts
 from acu.doctor.sight import Sight
 
 
@@ -19,6 +19,17 @@ def test_a_line_is_read() -> None:
     assert parse_mount("36 35 0:5 / /mnt rw - nfs4 box:/export ro") == Mount(
         "/mnt", (0, 5), "nfs4", "box:/export", ("ro",), writable=False
     )
+
+
+def test_an_overlay_tells_its_folders_the_written_one_first() -> None:
+    mount = parse_mount(
+        "36 35 0:50 / / rw - overlay overlay rw,lowerdir=/l/A\\040B:/l/C,upperdir=/d/diff,workdir=/d/work"
+    )
+    assert mount is not None
+    assert layers(mount) == ("/d/diff", "/l/A B", "/l/C")
+    bare = parse_mount("36 35 0:50 / / ro - overlay overlay ro,lowerdir=relative:/l/C")
+    assert bare is not None
+    assert layers(bare) == ("/l/C",)
 
 
 @pytest.mark.parametrize("options", ["ro,relatime", "relatime"])

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acu.hardware.numa import available_mb, cpu_list, node_of_device, read_nodes
+from acu.hardware.numa import allowed_cpus, allowed_nodes, available_mb, cpu_list, node_of_device, read_nodes
 from acu.hardware.report import Node
+from tests.acu.hardware.recorded import machine_root
 
 
 def make_node(root: Path, number: int, cpus: str, total_kb: int, free_kb: int, distances: str = "10 21") -> Path:
@@ -97,6 +98,14 @@ def test_this_machines_nodes_hold_every_cpu_of_this_process() -> None:
         pytest.skip("this kernel has no NUMA")
     assert os.sched_getaffinity(0) <= {cpu for node in nodes for cpu in node.cpus}
     assert all(0 <= node.free_mb <= node.memory_mb for node in nodes)
+
+
+def test_what_a_process_may_use_is_its_affinity_and_its_cpuset(tmp_path: Path) -> None:
+    assert allowed_cpus() == tuple(sorted(os.sched_getaffinity(0)))
+    assert set(allowed_nodes()) >= {node.id for node in read_nodes() if node.memory_mb}
+    assert allowed_cpus(machine_root("a10g-far")) == tuple(range(0, 32, 2))
+    assert allowed_nodes(machine_root("a10g-far")) == (0, 1)
+    assert (allowed_cpus(tmp_path), allowed_nodes(tmp_path)) == ((), ())
 
 
 @pytest.mark.parametrize("bdf", ["0000:3b:00.0", "00000000:3B:00.0", "3b:00.0"])

@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from acu.hardware import gpu_present, probe_machine
-from acu.hardware.numa import cores_of
-from acu.hardware.probe import allowed_cpus, bounded, reclaimable
+from acu.hardware.numa import allowed_cpus, cores_of
+from acu.hardware.probe import bounded, reclaimable
 from agentflow.engine.vllm.facts import one_cpu_a_core
 from tests.acu.hardware.recorded import machine_root, recorded_nvml
 
@@ -45,12 +45,6 @@ def test_a_recorded_machine_is_probed_through_its_root() -> None:
     assert (report.cpus, report.cores, report.cpu_features) == (32, 16, ("avx2", "avx512f"))
     assert [(gpu.index, gpu.numa_node, gpu.memory_mb) for gpu in report.gpus] == [(0, 0, 23_028), (1, 1, 23_028)]
     assert probe_machine(machine_root("none")).gpus == ()
-
-
-def test_the_cpus_of_a_recorded_process_are_those_of_its_status(tmp_path: Path) -> None:
-    assert allowed_cpus(machine_root("a10g-far")) == tuple(range(0, 32, 2))
-    assert allowed_cpus(tmp_path) == ()
-    assert allowed_cpus() == tuple(sorted(os.sched_getaffinity(0)))
 
 
 def test_cpus_that_share_a_core_are_counted_once() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from acu.config import NumaConfig
 from acu.doctor.examination import (
     Abilities,
     Address,
@@ -35,6 +36,7 @@ CARD = Gpu(
     pcie=(4, 16),
     pcie_most=(4, 16),
     compute_mode="Exclusive_Process",
+    persistent=True,
 )
 NODES = (
     Node(id=0, cpus=(0, 2, 4, 6), memory_mb=32_000, free_mb=30_000, distances=(10, 21)),
@@ -82,12 +84,13 @@ WELL = Examination(
         engines_on_gpu=2,
         weights_mb=12_288,
         hot_mb=12_288,
-        numa_memory_mb=16_384,
+        numa=NumaConfig(memory_mb=16_384),
         connections=4096,
         namespace="acu0",
     ),
     driver=Driver(version="570.133.20", cuda="12.8", mps=True, devices=("nvidia0",)),
     cpus=(1, 3),
+    memory_nodes=(0, 1),
     nodes=NODES,
     disks=(DISK,),
     places=(MODELS, DATA),
@@ -108,6 +111,7 @@ WELL = Examination(
         huge_pages="madvise",
         iommu="passthrough",
         governor="performance",
+        swap_mb=8192,
     ),
     clock=Clock(synchronised=True, error_ms=0.2),
     addresses=(Address(address="unix:/run/acu/acu.sock", held_by="acu (process 7)", answers=True),),

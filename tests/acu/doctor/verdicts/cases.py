@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from acu.config import NumaConfig
 from acu.doctor.examination import Address, Clock, Examination, ReadTest
 from acu.doctor.findings import Level
 from acu.hardware.report import Driver
@@ -88,6 +89,9 @@ SEEN: dict[str, tuple[Case, ...]] = {
             "nvidia-cuda-mps-control -d",
         ),
     ),
+    "gpu.persistence": (
+        Case(with_card(persistent=False), "note", f"persistence mode of {GPU} is off", "nvidia-smi -i 0 -pm 1"),
+    ),
     "gpu.pcie-width": (
         Case(
             with_card(pcie=(4, 8)),
@@ -118,6 +122,41 @@ SEEN: dict[str, tuple[Case, ...]] = {
             "ps -fp 4711,4712",
         ),
     ),
+    "numa.asked": (
+        Case(
+            but(needs={"numa": NumaConfig(node=99)}),
+            "error",
+            "numa.node: 99 does not exist; there are 0, 1",
+            "Write `numa.node: auto`, or one of 0-1.",
+        ),
+        Case(
+            but(needs={"numa": NumaConfig(cpus=4096)}),
+            "error",
+            "numa.cpus: 4096 CPUs are asked of node 1, which has 4; lower it, or set it to null",
+            "Write `numa.cpus: null`, or 4 at most.",
+        ),
+        Case(
+            but(NO_CARD, nodes=NODES[:1], needs={"numa": NumaConfig(node=1, cpus=9)}),
+            "error",
+            "numa.node: 1 does not exist; there is 0",
+            "Write `numa.node: auto`, or one of 0; and `numa.cpus: null`, or 2 at most.",
+        ),
+        Case(
+            but(memory_nodes=(1,), needs={"numa": NumaConfig(node=0)}),
+            "error",
+            "numa.node: the memory of node 0 is not among what this process may use (cpuset and policy leave 1); set it to "
+            "auto, or give the unit or cgroup that node",
+            "Write `numa.node: auto`",
+        ),
+    ),
+    "numa.unequal": (
+        Case(
+            but(nodes=(NODES[0], replace(NODES[1], memory_mb=28_799))),
+            "note",
+            "memory is not the same on all nodes: node 0 31 GiB, node 1 28 GiB",
+            "dmidecode -t memory",
+        ),
+    ),
     "numa.gpu-unknown": (
         Case(
             with_card(numa_node=None),
@@ -132,6 +171,18 @@ SEEN: dict[str, tuple[Case, ...]] = {
             "warning",
             "GPU 0 is on node 1 (CPUs 1,3,5,7), and this process may only use CPUs 0,2,4,6, which are on another",
             "AllowedCPUs=1,3,5,7 and AllowedMemoryNodes=1",
+        ),
+        Case(
+            but(memory_nodes=(0,)),
+            "warning",
+            "GPU 0 is on node 1, and this process may only use memory of node 0",
+            "AllowedMemoryNodes=1",
+        ),
+        Case(
+            but(needs={"numa": NumaConfig(node=0)}),
+            "warning",
+            "GPU 0 is on node 1, and numa.node is 0",
+            "Write `numa.node: auto`, or 1",
         ),
     ),
     "numa.disk-node": (
@@ -210,10 +261,22 @@ SEEN: dict[str, tuple[Case, ...]] = {
     ),
     "numa.memory": (
         Case(
-            but(nodes=(NODES[0], replace(NODES[1], memory_mb=15_360))),
-            "error",
-            "node 1 has 15 GiB, and 16 GiB of it are meant for this daemon",
-            "Set numa.memory_mb to less than 15360",
+            but(nodes=(NODES[0], replace(NODES[1], memory_mb=14_000))),
+            "warning",
+            "numa.memory_mb is 16384, and node 1 has 14000 MiB",
+            "Write `numa.memory_mb: 14000` or less, or null",
+        ),
+        Case(
+            but(NO_CARD, nodes=NODES[:1], needs={"numa": NumaConfig(memory_mb=999_999)}),
+            "warning",
+            "numa.memory_mb is 999999, and node 0 has 32000 MiB",
+            "Write `numa.memory_mb: 32000` or less",
+        ),
+        Case(
+            but(needs={"numa": NumaConfig(node=0, memory_mb=40_000)}, memory_nodes=(0, 1)),
+            "warning",
+            "numa.memory_mb is 40000, and node 0 has 32000 MiB",
+            "Write `numa.memory_mb: 32000` or less",
         ),
         Case(
             but(IDLE, nodes=(NODES[0], replace(NODES[1], free_mb=8_000))),
@@ -271,7 +334,12 @@ SEEN: dict[str, tuple[Case, ...]] = {
         ),
     ),
     "kernel.swappiness": (
-        Case(with_settings(vm__swappiness=11), "note", "vm.swappiness is 11", "sysctl -w vm.swappiness=1"),
+        Case(
+            with_settings(vm__swappiness=11),
+            "note",
+            "there is swap, and vm.swappiness is 11",
+            "sysctl -w vm.swappiness=1",
+        ),
     ),
     "kernel.huge-pages": (
         Case(
@@ -304,6 +372,27 @@ SEEN: dict[str, tuple[Case, ...]] = {
             "the disk nvme0n1 (ST4000) rotates, and holds the model cache (/var/cache/acu/models), the data plane "
             "(/var/lib/acu)",
             "Set gpu.model_cache_dir and data_plane.path to a folder on an NVMe disk",
+        ),
+    ),
+    "disk.known": (
+        Case(
+            but(
+                disks=(),
+                places=(
+                    replace(MODELS, disk=None, filesystem="overlay"),
+                    replace(DATA, disk=None, filesystem="overlay"),
+                ),
+            ),
+            "note",
+            "the model cache (/var/cache/acu/models), the data plane (/var/lib/acu): on an overlay of folders (overlay), as "
+            "containers have; on which disk that lies cannot be known here",
+            "Look at the disk on the host",
+        ),
+        Case(
+            but(places=(MODELS, replace(DATA, disk=None, filesystem="zfs"))),
+            "note",
+            "the data plane (/var/lib/acu): on zfs; on which disk that lies cannot be known here",
+            "findmnt -T /var/lib/acu",
         ),
     ),
     "disk.scheduler": (
@@ -529,7 +618,7 @@ SEEN: dict[str, tuple[Case, ...]] = {
         ),
     ),
     "machine.systemd": (
-        Case(but(abilities={"systemd": False}), "note", "systemd does not run here", "scripts/acu-up N"),
+        Case(but(abilities={"systemd": False}), "note", "systemd does not run here", "scripts/acu-up 0"),
     ),
     "network.address": (
         Case(
@@ -605,14 +694,22 @@ WELL_ON: dict[str, tuple[Examination, ...]] = {
         but(with_card(compute_mode="Default"), driver={"mps": False}),
     ),
     "gpu.others": (WELL, IDLE, with_card(processes=((7, 20_000),))),
-    "numa.gpu-node": (WELL, but(cpus=(0, 7))),
+    "numa.gpu-node": (WELL, but(cpus=(0, 7)), but(memory_nodes=()), but(needs={"numa": NumaConfig(node=1)})),
+    "numa.asked": (
+        WELL,
+        NO_CARD,
+        but(needs={"numa": NumaConfig(node=0, cpus=4)}),
+        but(memory_nodes=(), needs={"numa": NumaConfig(node=0)}),
+    ),
+    "numa.unequal": (WELL, but(nodes=(NODES[0], replace(NODES[1], memory_mb=0)))),
+    "disk.known": (WELL, but(places=(replace(DATA, disk=None, filesystem="nfs4"),))),
     "numa.interleaving": (WELL, but(nodes=tuple(replace(NODES[0], id=number) for number in range(4)))),
     "numa.clustering": (WELL, but(nodes=(*NODES, replace(NODES[0], id=2, cpus=())))),
     "numa.empty-node": (WELL, but(nodes=(*NODES, replace(NODES[0], id=2, cpus=(), memory_mb=0)))),
     "numa.mirroring": (WELL, but(firmware={"installed_mb": 71_000})),
     "numa.memory": (
         WELL,
-        but(nodes=(NODES[0], replace(NODES[1], memory_mb=16_384))),
+        but(nodes=(NODES[0], replace(NODES[1], memory_mb=15_360))),  # sold as 16 GiB
         but(IDLE, nodes=(NODES[0], replace(NODES[1], free_mb=8_192))),
         but(nodes=(NODES[0], replace(NODES[1], free_mb=1))),
     ),
@@ -677,9 +774,13 @@ NOT_THERE: dict[str, Examination] = {
     "numa.interleaving": but(firmware={"sockets": None}),
     "numa.mirroring": but(firmware={"installed_mb": None}),
     "numa.balancing": but(nodes=NODES[:1]),
-    "numa.memory": but(needs={"numa_memory_mb": 0}),
+    "numa.memory": but(needs={"numa": NumaConfig()}),
+    "numa.asked": but(needs={"numa": NumaConfig(node=None, cpus=4096)}),
+    "numa.unequal": but(nodes=NODES[:1]),
+    "gpu.persistence": with_card(persistent=None),
+    "disk.known": but(places=()),
     "kernel.memlock": NO_CARD,
-    "kernel.swappiness": but(needs={"hot_mb": 0}),
+    "kernel.swappiness": but(with_settings(vm__swappiness=60), kernel={"swap_mb": 0}),
     "disk.load-time": but(reads=(ReadTest("/m", 0, 1.0, direct=True), ReadTest("/n", 1, 0.0, direct=True))),
     "disk.inodes": but(places=(replace(MODELS, free_files=None),)),
     "machine.cpu": WELL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 import subprocess
@@ -9,10 +10,10 @@ import subprocess
 import pytest
 from msgspec.structs import replace
 
+from acu.doctor.box import SETTINGS
 from acu.doctor.examination import Address, Examination, Firmware, Versions
-from acu.doctor.findings import SEVERITY, Check
+from acu.doctor.findings import SEVERITY, Check, OfSetting
 from acu.doctor.verdicts import CHECKS
-from acu.doctor.verdicts.numa import spans
 from acu.doctor.verdicts.versions import numbers
 from acu.hardware.report import Report
 from tests.acu.doctor.verdicts.boxes import DATA, DISK, WELL, but
@@ -25,7 +26,7 @@ def test_each_check_has_an_id_of_its_own_whose_first_word_is_its_file() -> None:
     assert len(BY_ID) == len(CHECKS)
     for check in CHECKS:
         assert re.fullmatch(r"[a-z]+\.[a-z]+(-[a-z]+)*", check.id), check.id
-        assert check.verdict.__module__ == f"acu.doctor.verdicts.{check.topic}"
+        assert check in importlib.import_module(f"acu.doctor.verdicts.{check.topic}").CHECKS
 
 
 def test_each_check_is_seen_and_not_seen_by_a_test() -> None:
@@ -91,7 +92,7 @@ def test_a_box_of_which_nothing_could_be_read_is_judged_too() -> None:
     [
         ("gpu.present", "GPU 0 (NVIDIA A10G), 23028 MiB"),
         ("gpu.driver", "the driver answers: 570.133.20, CUDA up to 12.8"),
-        ("numa.gpu-node", "CPUs of the card's node (1) may be used"),
+        ("numa.gpu-node", "CPUs and memory of the card's node (1) may be used"),
         ("disk.kind", "nvme0n1 is nvme"),
         ("disk.load-time", "the models are read fast: 5580 MiB of weights in 2.2 s, at 2560 MiB/s"),
         ("machine.memory", "60 GiB of 64 GiB memory are available"),
@@ -118,10 +119,9 @@ def test_names_of_another_boxs_report_are_no_commands() -> None:
         assert any(evil in word for word in shlex.split(command)), command
 
 
-def test_cpus_are_written_as_the_kernel_does() -> None:
-    assert spans((0, 1, 2, 3, 8, 10, 11)) == "0-3,8,10-11"
-    assert spans(()) == ""
-    assert spans((5,)) == "5"
+def test_each_setting_that_is_read_is_judged_and_the_other_way_round() -> None:
+    judged = {check.verdict.name for check in CHECKS if isinstance(check.verdict, OfSetting)}
+    assert judged == set(SETTINGS)
 
 
 def test_a_version_is_its_leading_numbers() -> None:
