@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from acu.doctor.bios import SETTINGS
 from acu.doctor.examination import Examination
 from acu.doctor.findings import Check, Finding, Judgement, Level
+from acu.doctor.menus import SETTINGS
 from acu.telemetry.logs import printable
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from acu.doctor.bios import GENERATIONS, SETTINGS, checklist, entries, vendor_of
+from acu.doctor.bios import checklist, entries, vendor_of
+from acu.doctor.menus import GENERATIONS, SETTINGS, SOURCES
 from acu.doctor.verdicts import CHECKS
 from tests.acu.doctor.verdicts.boxes import WELL, but
 from tests.acu.running import ROOT
@@ -80,6 +81,9 @@ def test_a_finding_gets_the_entry_of_the_boxs_own_vendor() -> None:
     (entry,) = entries("numa.mirroring", but(firmware={"vendor": "Supermicro"}))
     assert entry.startswith("Supermicro: Chipset Configuration > North Bridge > Memory Configuration > ")
     assert entry.endswith(" > Memory RAS Configuration > Mirror mode: Disable")
+    assert entries("numa.interleaving", but(firmware={"vendor": "Inspur"})) == (
+        "Inspur: Processor > Common RefCode Configuration > Numa: Enabled (name not confirmed)",
+    )
     assert entries("kernel.files", WELL) == ()
 
 
@@ -88,3 +92,11 @@ def test_a_virtual_machine_has_no_bios_to_set_and_an_unknown_vendor_gets_the_nam
     assert entries("numa.mirroring", but(firmware={"vendor": "Giga Computing"})) == (
         "Memory mirroring and sparing: Off, so that all memory that is installed can be used (bios-checklist.md)",
     )
+
+
+def test_each_source_with_an_address_confirms_a_name_and_what_is_not_confirmed_says_so() -> None:
+    named = [entry.seen_in for setting in SETTINGS for entry in setting.entries.values()]
+    for source in SOURCES:
+        assert any(source in seen_in for seen_in in named), source
+        assert f"- {source}: " in PAGE
+    assert sum(row.endswith("| - |") for row in ROWS) == named.count("")
