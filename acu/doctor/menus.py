@@ -351,6 +351,7 @@ SETTINGS: Final = (
                 "Installation and Service Manual, expansion card installation guidelines; newest BIOS by "
                 "Lifecycle Controller",
                 "slots of one processor",
+                "its own title",
             ),
             "HPE": Entry(
                 "QuickSpecs, PCIe slots and their processor; Power and Performance Options > ACPI SLIT (AcpiSlit), and there I/O "
@@ -359,7 +360,9 @@ SETTINGS: Final = (
                 f"{REDFISH}: the second, {GEN10}: the third",
             ),
             "Lenovo": Entry(
-                "Setup Guide, PCIe slots and processors; newest UEFI by XClarity", "slots of one processor"
+                "Setup Guide, PCIe slots and processors; newest UEFI by XClarity",
+                "slots of one processor",
+                "its own title",
             ),
             "Supermicro": Entry(
                 "the board's slots are labelled CPU1 SLOT, CPU2 SLOT; newest BIOS", "slots of one processor", X11

@@ -183,6 +183,7 @@ def network(examination: Examination) -> Iterator[Sign]:
                 "error" if place.purpose == "data" else "warning",
                 f"{_of(place)} lies on {place.filesystem}, over the network",
                 f"Set {FIELDS.get(place.purpose, place.purpose)} to a folder on a disk of this box.",
+                ("lsblk -o NAME,ROTA,SIZE,FSTYPE,MOUNTPOINTS",),
             )
 
 
@@ -203,6 +204,7 @@ def volatile(examination: Examination) -> Iterator[Sign]:
                 "note",
                 f"{_of(place)} lies in a container's own layer ({place.filesystem})",
                 f"Mount a volume, and set {FIELDS[place.purpose]} to it.",
+                (f"findmnt -T {quote(place.path)}",),
             )
 
 

@@ -65,8 +65,9 @@ def files(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "warning",
             f"a process may have {hard} open files, and {connections} connections need {connections + SPARE_FILES}",
-            f"Set LimitNOFILE={connections + SPARE_FILES} in the unit, or a `nofile` line in /etc/security/limits.d/90-acu.conf; "
-            "or set a smaller network.max_connections.",
+            f"Set LimitNOFILE={connections + SPARE_FILES} in the unit; without one raise it by this for the next login; or set a "
+            "smaller network.max_connections.",
+            (f"echo '* hard nofile {connections + SPARE_FILES}' >> /etc/security/limits.d/90-acu.conf",),
         )
 
 
@@ -77,7 +78,8 @@ def memlock(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "note",
             f"a process may lock {hard >> 20} MiB of memory",
-            "Set LimitMEMLOCK=infinity in the unit, or a `memlock` line in /etc/security/limits.d/90-acu.conf.",
+            "Set LimitMEMLOCK=infinity in the unit; without one raise it by this for the next login.",
+            ("echo '* - memlock unlimited' >> /etc/security/limits.d/90-acu.conf",),
         )
 
 

@@ -62,6 +62,7 @@ def memory(examination: Examination) -> Iterator[Sign]:
             "error",
             f"{size(hot)} are meant for vectors in memory, and {size(total)} are there",
             "Set data_plane.hot_layer_mem_mb to less, or raise the limit of memory (MemoryMax= of its unit, its cgroup).",
+            ("free -m",),
         )
     elif hot > available and not runs(examination):
         yield Sign(
@@ -116,7 +117,9 @@ def namespaces(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "warning" if wanted else "note",
             "network namespaces cannot be made here" + (f", and network.namespace is {wanted}" if wanted else ""),
-            "Give the container the capabilities NET_ADMIN and SYS_ADMIN, or use another kernel (CONFIG_NET_NS).",
+            "Give the container the capabilities NET_ADMIN and SYS_ADMIN, or use another kernel (CONFIG_NET_NS). This says nothing "
+            "once they can be made:",
+            ("unshare --net true",),
         )
 
 

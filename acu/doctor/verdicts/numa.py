@@ -121,6 +121,7 @@ def disk_node(examination: Examination) -> Iterator[Sign]:
                 "warning",
                 f"the card is on node {node.id}, and {disk.name} with {places[disk.name].path} on node {disk.numa_node}",
                 "Move the disk to a slot of the card's processor, or set gpu.model_cache_dir to a disk that is there.",
+                ("grep . /sys/class/nvme/nvme*/numa_node", "lsblk -o NAME,MODEL,MOUNTPOINTS"),
             )
 
 

@@ -105,6 +105,13 @@ def test_what_is_well_is_said_with_its_figures(name: str, text: str) -> None:
     assert BY_ID[name].well_on(WELL) == text
 
 
+def test_each_finding_has_commands_but_where_none_can_help() -> None:
+    without = {
+        name for name, cases in SEEN.items() for case in cases for sign in BY_ID[name].verdict(case.box) if not sign.run
+    }
+    assert without == {"machine.cpu", "machine.virtual", "numa.interleaving"}  # of the last, the hypervisor's part
+
+
 def test_names_of_another_boxs_report_are_no_commands() -> None:
     evil = "/a b; rm -rf ~ $(id) 'x"
     box = but(
