@@ -117,8 +117,8 @@ def namespaces(examination: Examination) -> Iterator[Sign]:
         yield Sign(
             "warning" if wanted else "note",
             "network namespaces cannot be made here" + (f", and network.namespace is {wanted}" if wanted else ""),
-            "Give the container the capabilities NET_ADMIN and SYS_ADMIN, or use another kernel (CONFIG_NET_NS). This says nothing "
-            "once they can be made:",
+            "Give the container the capabilities NET_ADMIN and SYS_ADMIN, or use another kernel (CONFIG_NET_NS). This command "
+            "is silent once they can be made.",
             ("unshare --net true",),
         )
 
