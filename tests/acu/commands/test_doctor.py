@@ -196,8 +196,8 @@ LEAVES = st.one_of(
     st.sampled_from((0, -1, 1, 2**31)),
     st.floats(allow_nan=False, allow_infinity=False),
     st.text(max_size=8),
-    st.just([]),
-    st.just({}),
+    st.builds(list),
+    st.builds(dict),
 )
 
 
