@@ -199,7 +199,7 @@ def volatile(examination: Examination) -> Iterator[Sign]:
                 f"Set {FIELDS.get(place.purpose, place.purpose)} to a folder on a disk.",
                 (f"findmnt -T {quote(place.path)}",),
             )
-        elif place.filesystem in CONTAINER and place.purpose == "data":
+        elif place.filesystem in CONTAINER and place.disk is None and place.purpose == "data":
             yield Sign(
                 "note",
                 f"{_of(place)} lies in a container's own layer ({place.filesystem})",

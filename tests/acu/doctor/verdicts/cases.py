@@ -482,7 +482,7 @@ SEEN: dict[str, tuple[Case, ...]] = {
             "Set data_plane.path",
         ),
         Case(
-            but(places=(MODELS, replace(DATA, filesystem="overlay"))),
+            but(places=(MODELS, replace(DATA, disk=None, filesystem="overlay"))),
             "note",
             "the data plane (/var/lib/acu) lies in a container's own layer (overlay)",
             "Mount a volume",
@@ -739,7 +739,11 @@ WELL_ON: dict[str, tuple[Examination, ...]] = {
         but(places=(replace(MODELS, filesystem="btrfs", free_files=0),)),
     ),
     "disk.network": (WELL, but(places=(replace(DATA, filesystem="ext4"),))),
-    "disk.volatile": (WELL, but(places=(replace(MODELS, filesystem="tmpfs"), DATA))),
+    "disk.volatile": (
+        WELL,
+        but(places=(replace(MODELS, filesystem="tmpfs"), DATA)),
+        but(places=(replace(DATA, filesystem="overlay"),)),  # on a disk that can be seen: no container's
+    ),
     "machine.cpu": (NO_CARD, but(NO_CARD, machine={"cpu_features": ("asimd", "bf16")})),
     "machine.memory": (
         WELL,
