@@ -71,7 +71,7 @@ SOURCES: Final = {
     "<http://www.hitachi.co.jp/products/it/ha8000v/support/productinfo/adv-2019-0011.html>",
     XEON6: "<https://pubs.lenovo.com/uefi_xeon_6th/>",
     ONECLI: "scripts for OneCLI and ASU, and attributes as XClarity's Redfish shows them, by who runs ThinkSystems",
-    "Lenovo Press LP1477": "<https://lenovopress.lenovo.com/lp1477>, tuning of UEFI settings, 1st to 3rd generation of Xeon SP",
+    "Lenovo Press LP1477": "<https://lenovopress.lenovo.com/lp1477>, as quoted by who runs an SR630 V2",
     "Lenovo Press LP1836": "<https://lenovopress.lenovo.com/lp1836-tuning-uefi-settings-4th-gen-intel-xeon-scalable-processor>",
     "Lenovo Press LP2283": "<https://lenovopress.lenovo.com/"
     "lp2283-balanced-memory-configurations-with-5th-generation-amd-epyc-processors>",
