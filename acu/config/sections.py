@@ -72,7 +72,8 @@ class NetworkConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         int,
         Meta(
             description="Connections at a time, over all sockets. For one more the one that has been idle for longest (and for a "
-            "second) is closed; where none is, it is answered 503. Fewer, with a warning, where the limit of open files "
+            "second) is closed; where none is, it is answered 503, but for 16 more of the unix socket, and over TCP for "
+            "/healthz and /readyz (16 at a time). Fewer, with a warning, where the limit of open files "
             "(ulimit -Hn) is too low.",
             ge=1,
             le=1_000_000,

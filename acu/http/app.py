@@ -69,9 +69,9 @@ class Face:
         self._uploads = Uploads(settings.body_timeout_s)
         self._table = Table(_routes(service, self._hooks, library, self._uploads))
 
-    async def handle(self, request: web.BaseRequest, peer: Peer) -> web.StreamResponse:
-        """Answer one request. Raises only when the connection is gone."""
-        exchange = Exchange(request, peer, closing=self.draining)
+    async def handle(self, request: web.BaseRequest, peer: Peer, *, last: bool = False) -> web.StreamResponse:
+        """Answer one request, the `last` of its connection or not. Raises only when the connection is gone."""
+        exchange = Exchange(request, peer, closing=last or self.draining)
         try:
             return await self._answer(exchange)
         except (asyncio.CancelledError, ConnectionError):

@@ -3,7 +3,9 @@
 aiohttp's protocol is kept as it is but for these rules, in the order in which a connection meets them:
 
 1. Above `max_connections` the connection that has been idle for longest makes room for a new one (idle.py). Where none is
-   idle the new one is accepted, told 503 and closed, so that the listen queue never backs up.
+   idle a few more come in: RESERVE of the unix socket (the operator, the box's own agent), and over TCP GUESTS at a time,
+   which have GUEST_S in all for one request, and get 503 unless it is one of PROBES. What comes beyond is accepted, told
+   503 and closed, so that the listen queue never backs up.
 2. From a request's first byte, its headers have `header_timeout_s`; then 408. The timer is armed only when a read ends
    within headers, so that a request that comes whole costs none. Their size is bounded: 431.
 3. What the parser refuses gets 400 in OpenAI's error shape, and the connection is closed. It is given one message at a
@@ -43,6 +45,10 @@ if TYPE_CHECKING:
 MAX_HEADER_BYTES = 32 * 1024  # of the request line, of a header, and of all headers that came in pieces
 HEAD_END = b"\r\n\r\n"
 LEAST_READ = 32 * 1024
+GUEST_S = 2.0
+TOO_MANY = HttpError(
+    503, "Too many connections.", code="too_many_connections", headers={"retry-after": "1"}, close=True
+)
 NO_PEER = Peer("tcp", loopback=False)
 HALF_CLOSED = HttpError(
     400, "The sending half of the connection was closed. Keep it open until the answer has come.", code="half_closed"
@@ -54,6 +60,7 @@ class Connection(RequestHandler):
 
     __slots__ = (
         "_face",
+        "_guest_timer",
         "_head_bytes",
         "_head_timer",
         "_length",
@@ -80,6 +87,7 @@ class Connection(RequestHandler):
         self._length = 0  # of that payload as it was announced, in bytes; 0 where it is chunked
         self._reader_timer: asyncio.TimerHandle | None = None
         self._head_timer: asyncio.TimerHandle | None = None
+        self._guest_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
 
     @property
@@ -96,16 +104,19 @@ class Connection(RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the connection, or say that there is no room."""
-        if self._server.full and not self._server.make_room():
-            self.transport = transport  # type: ignore[assignment]
-            self._cut(
-                HttpError(503, "Too many connections.", code="too_many_connections", headers={"retry-after": "1"})
-            )
-            return
         self.peer = peer_of(transport)
+        place = self._server.place(self.peer)
+        if place is None:
+            self.transport = transport  # type: ignore[assignment]
+            self._cut(TOO_MANY)
+            return
         self.line = cast("asyncio.Transport", transport)
         super().connection_made(transport)
-        self._server.idle.rest(self, self._loop.time())
+        if place == "guest":
+            self._server.guests.add(self)
+            self._guest_timer = self._loop.call_later(GUEST_S, self._guest_overdue)
+        else:
+            self._server.idle.rest(self, self._loop.time())
         if self._task_handler is not None:
             self._task_handler.add_done_callback(lambda _: self._watch_reader())  # it has closed the transport
 
@@ -173,6 +184,12 @@ class Connection(RequestHandler):
         self._head_timer = None
         message = f"The headers did not arrive within {self._settings.header_timeout_s:g} seconds."
         self._cut(HttpError(408, message, code="header_timeout"))
+
+    def _guest_overdue(self) -> None:
+        if self.quiet or self._head_bytes:
+            self._cut(TOO_MANY)
+        elif self.line is not None:
+            self.line.abort()  # its body, or its reader, is slow
 
     def _cut(self, error: HttpError) -> None:
         """Answer and close, with no request to answer to. A request still being answered keeps its answer."""
@@ -256,6 +273,9 @@ class Connection(RequestHandler):
         """Nothing more will come."""
         self._forget_head()
         self._forget_reader()
+        if self._guest_timer is not None:
+            self._guest_timer.cancel()
+        self._server.guests.discard(self)
         self._server.idle.gone(self)
         super().connection_lost(exc)
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import web
 from aiohttp.http import HttpVersion, HttpVersion10, HttpVersion11, RawRequestMessage
 
 from acu.http.app import Face
-from acu.http.connection import MAX_HEADER_BYTES, Connection, waits
+from acu.http.connection import MAX_HEADER_BYTES, TOO_MANY, Connection, waits
 from acu.http.errors import HttpError
+from acu.http.exchange import Peer
 from acu.http.handshakes import TlsSite
 from acu.http.idle import Idle
 
@@ -24,6 +25,9 @@ SPOKEN = (HttpVersion10, HttpVersion11)
 ODD_VERSION = web.RequestKey("odd_version", HttpVersion)
 FLUSH_S = 1.0
 SETTLE_EVERY_S = 0.02
+RESERVE = 16  # connections of the unix socket beyond max_connections; these and the next: of descriptors.py's SPARE
+GUESTS = 16  # at a time over TCP beyond max_connections, for a probe each
+PROBES = frozenset({"/healthz", "/readyz"})
 LINGER_S = 2.0  # how long a refused body is read away, so that the client gets to read the refusal
 
 
@@ -34,6 +38,7 @@ class FaceServer(web.Server):
         super().__init__(self._handle, handler_cancellation=True)
         self.face = face
         self.idle: Idle[Connection] = Idle()
+        self.guests: set[Connection] = set()
         self._answering = 0
         settings = face.settings
         self._options = {
@@ -46,12 +51,14 @@ class FaceServer(web.Server):
             "auto_decompress": False,
         }
 
-    @property
-    def full(self) -> bool:
-        """Whether one more connection is one too many."""
-        return len(self._connections) >= self.face.settings.max_connections
+    def place(self, peer: Peer) -> Literal["own", "guest"] | None:
+        """What one more connection gets: a place of its own, a guest's, or None where it is one too many."""
+        over = len(self._connections) - len(self.guests) - self.face.settings.max_connections
+        if over < 0 or self._make_room() or (peer.kind == "unix" and over < RESERVE):
+            return "own"
+        return "guest" if peer.kind == "tcp" and len(self.guests) < GUESTS else None
 
-    def make_room(self) -> bool:
+    def _make_room(self) -> bool:
         """Close the connection that has been idle for longest, for one that comes; False where none is to be closed."""
         idle = self.idle.give_way(asyncio.get_running_loop().time(), lambda connection: connection.quiet)
         if idle is None:
@@ -94,15 +101,17 @@ class FaceServer(web.Server):
         assert isinstance(connection, Connection)
         if (version := request.get(ODD_VERSION)) is not None:
             return self.face.refuse(request, connection.peer, version_error(version))
+        if (guest := connection in self.guests) and request.path not in PROBES:
+            return self.face.refuse(request, connection.peer, TOO_MANY)
         self._answering += 1
         if connection.half_closed:
             asyncio.get_running_loop().call_soon(connection.hang_up)  # what needs no waiting is answered before that
         try:
-            return await self.face.handle(request, connection.peer)
+            return await self.face.handle(request, connection.peer, last=guest)
         finally:
             self._answering -= 1
             connection.unanswered = connection.has_more
-            if not connection.unanswered and connection.transport is not None:  # else it is closed, or about to be
+            if not guest and not connection.unanswered and connection.transport is not None:  # else it closes
                 self.idle.rest(connection, asyncio.get_running_loop().time())
             if request.content.exception() is not None:
                 connection.stop_lingering()

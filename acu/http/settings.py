@@ -13,7 +13,7 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
     body_timeout_s   from the end of the headers to the end of the body; then 408
     idle_timeout_s   how long a connection may stay open with no request on it
     slow_reader_s    how long an answer may go unread by its client; then the connection is aborted
-    max_connections  open at a time, over all sockets; one more is answered 503 and closed
+    max_connections  open at a time, over all sockets; one more is answered 503 and closed, but for the reserve (server.py)
     allowed_hosts    names, besides localhost, that the Host header may carry while there are no API keys
     """
 

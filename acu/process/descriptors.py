@@ -12,7 +12,9 @@ import resource
 
 from acu.errors import StartRefused
 
-SPARE = 192  # for listening sockets, files, pipes to the engines, 64 TLS handshakes, connections that are being refused
+# For listening sockets, files, pipes to the engines, 64 TLS handshakes, connections that are being refused, and the 32 of
+# the unix socket and of probes that come in beyond the number that is admitted (http/server.py).
+SPARE = 224
 LEAST_CONNECTIONS = 16
 
 log = logging.getLogger(__name__)

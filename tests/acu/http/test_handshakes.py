@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from acu.http import handshakes
+from acu.http import handshakes, server
 from acu.http.idle import SPARED_S
 from tests.acu.certificates import make_certificate
 from tests.acu.http.hostile import request
@@ -51,6 +53,42 @@ async def test_those_that_say_nothing_are_given_up_in_turn_and_others_come_in_af
         writer.transport.abort()
 
 
+def descriptors() -> int:
+    """How many this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """As many open files as the hard limit lets in."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
+async def test_thousands_that_never_finish_hold_few_descriptors_and_keep_nobody_out(tmp_path: Path) -> None:
+    many = 2_000
+    server_side, client_side = contexts(tmp_path)
+    async with serving(limits(header_timeout_s=0.05), tls=server_side) as served:
+        before, most = descriptors(), 0
+        silent = [socket.socket() for _ in range(many)]
+        for client in silent:
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", served.port))
+        reader, writer = await served.connect(ssl=client_side, server_hostname="localhost", ssl_handshake_timeout=60)
+        writer.write(HEALTH)
+        while served.responses.count(("-", 408)) < many // 2:
+            most = max(most, descriptors() - many)
+            await asyncio.sleep(0.01)
+        assert (await read_reply(reader)).status == 200
+        for client in silent:
+            client.close()
+        writer.transport.abort()
+        assert most <= before + handshakes.HANDSHAKES + 8
+
+
 async def test_what_speaks_no_tls_is_told_of_and_makes_no_connection(tmp_path: Path) -> None:
     server_side, _ = contexts(tmp_path)
     async with serving(tls=server_side) as served:
@@ -67,6 +105,7 @@ async def test_one_connection_too_many_is_told_so_keeps_its_place_and_is_cut_off
 ) -> None:
     monkeypatch.setattr(handshakes, "HANDSHAKES", 1)
     monkeypatch.setattr(handshakes, "GOODBYE_S", 0.1)
+    monkeypatch.setattr(server, "GUESTS", 0)
     server_side, client_side = contexts(tmp_path)
     async with serving(limits(max_connections=1), tls=server_side) as served:
         reader, writer = await served.connect(ssl=client_side, server_hostname="localhost")
