@@ -14,6 +14,7 @@ aiohttp's protocol is kept as it is but for these rules, in the order in which a
 5. Of an answer that waits for its reader, `LEAST_READ` bytes or all that is left must be taken every `slow_reader_s`;
    else the connection is aborted. The timer runs only while the transport's buffer is full, or is the last to close.
 6. A connection with no request is closed after `idle_timeout_s` (aiohttp's keep-alive timer, from the accept on).
+7. A client that vanished without closing is found out by the kernel, also while its answer is made (server.py).
 
 A client that closes its sending half within a request has truncated it: 400. One that closes it before its answer has
 come counts as gone (`eof_received` says why). TLS comes before all of this (handshakes.py), and server.py makes and ends

@@ -27,6 +27,7 @@ FLUSH_S = 1.0
 SETTLE_EVERY_S = 0.02
 RESERVE = 16  # connections of the unix socket beyond max_connections; these and the next: of descriptors.py's SPARE
 GUESTS = 16  # at a time over TCP beyond max_connections, for a probe each
+PROBE_EVERY_S = 10  # of a silent client, from three times that on
 PROBES = frozenset({"/healthz", "/readyz"})
 LINGER_S = 2.0  # how long a refused body is read away, so that the client gets to read the refusal
 
@@ -134,6 +135,8 @@ class FaceRunner(web.ServerRunner):
 
     async def listen(self, sock: socket.socket, ssl_context: Any = None, *, backlog: int = 4096) -> None:
         """Serve a socket, TCP or unix, that is bound (and may listen already)."""
+        if sock.family != socket.AF_UNIX:
+            notice_vanished(sock, self._face.settings.slow_reader_s)
         if ssl_context is None:
             await web.SockSite(self, sock, backlog=backlog).start()
         else:
@@ -172,6 +175,19 @@ class FaceRunner(web.ServerRunner):
 def make_runner(face: Face, *, shutdown_timeout: float = 5.0) -> FaceRunner:
     """A runner for the daemon. `cleanup` waits `shutdown_timeout` seconds for what is in flight, then cancels it."""
     return FaceRunner(FaceServer(face), face, shutdown_timeout=shutdown_timeout)
+
+
+def notice_vanished(sock: socket.socket, slow_reader_s: float) -> None:
+    """Have the kernel end connections whose client left without a word. The sockets that `sock` accepts inherit it.
+
+    A silent client is asked, and one that acknowledges nothing for six times PROBE_EVERY_S, or a little more than
+    `slow_reader_s` if that is longer, is gone: who does acknowledge and does not read is connection.py's matter.
+    """
+    gone_s = max(6 * PROBE_EVERY_S, slow_reader_s + 5)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 3 * PROBE_EVERY_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_EVERY_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(int(gone_s * 1000), 2**31 - 1))
 
 
 def _abort_unread(transports: list[asyncio.Transport]) -> None:

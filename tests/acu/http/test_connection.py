@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -64,3 +70,75 @@ async def test_guests_that_say_nothing_or_too_little_are_few_and_leave_in_time(m
             assert (await read_reply(reader)).error["code"] == "too_many_connections"
             assert await reader.read() == b""
         assert (await ask(served))[0].status == 200
+
+
+NETNS, HERE, THERE = f"acuconn{os.getpid()}", "10.213.77.1", "10.213.77.2"
+ASKING = """
+import socket, sys, time
+clients = [socket.create_connection((sys.argv[1], int(sys.argv[2]))) for _ in range(30)]
+for client in clients[:10]:
+    client.sendall(bytes.fromhex(sys.argv[3]))
+    client.recv(100)
+print("asked", flush=True)
+time.sleep(600)
+"""
+
+
+def descriptors() -> int:
+    """How many this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def ip(command: str) -> None:
+    subprocess.run(["ip", *command.split()], check=True, capture_output=True)
+
+
+@pytest.fixture
+def network() -> Iterator[str]:
+    """A network namespace with one link to here; the name of the link's end here."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root for a network namespace")
+    link = f"cn{os.getpid()}"
+    try:
+        ip(f"netns add {NETNS}")
+        ip(f"link add {link} type veth peer name there netns {NETNS}")
+        ip(f"addr add {HERE}/30 dev {link}")
+        ip(f"link set {link} up")
+        ip(f"-n {NETNS} addr add {THERE}/30 dev there")
+        ip(f"-n {NETNS} link set there up")
+        yield link
+    finally:
+        for command in (f"link del {link}", f"netns del {NETNS}"):
+            with contextlib.suppress(subprocess.CalledProcessError):
+                ip(command)
+
+
+async def test_clients_that_vanish_while_they_wait_or_read_give_back_descriptors_and_runs(
+    network: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "PROBE_EVERY_S", 1)
+    slow = request(chat(messages=[{"role": "user", "content": "slow"}], stream=True), host=HERE)
+    async with serving(limits(slow_reader_s=1.0, allowed_hosts=(HERE,))) as served:
+        listening = socket.create_server((HERE, 0))
+        await served.runner.listen(listening)
+        before = descriptors()
+        command = ("ip", "netns", "exec", NETNS, sys.executable, "-c", ASKING)
+        clients = await asyncio.create_subprocess_exec(
+            *command, HERE, str(listening.getsockname()[1]), slow.hex(), stdout=subprocess.PIPE
+        )
+        try:
+            assert clients.stdout is not None
+            assert await clients.stdout.readline() == b"asked\n"
+            async with asyncio.timeout(10):
+                while served.runner.connections[0] < 30:
+                    await asyncio.sleep(0.01)
+            assert served.service.status().running == 10
+            await asyncio.to_thread(ip, f"-n {NETNS} link set there down")
+            async with asyncio.timeout(60):  # the runs would take 200 s, the idle ones 75 s
+                while served.runner.connections[0]:
+                    await asyncio.sleep(0.05)
+            await served.idle()
+        finally:
+            clients.kill()
+            await clients.wait()
+        assert descriptors() <= before + 1  # the pipe of the clients' output
