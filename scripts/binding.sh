@@ -19,8 +19,9 @@ source "$here/disks.sh"
 source "$here/cpus.sh"
 
 own_option() {
-  [[ $1 == --slice && $2 =~ ^[0-9]{1,4}$ ]] || return 1
-  slice=$2
+  [[ $1 == --slice ]] || return 1
+  if [[ ! $2 =~ ^[0-9]{1,3}$ ]] || ((10#$2 > 255)); then wrong "--slice is a number up to 255, not '$2'"; fi
+  slice=$((10#$2))
 }
 
 verbs='' slice=''

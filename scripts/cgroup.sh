@@ -152,20 +152,35 @@ controllers_down() {
   done
 }
 
+# Ours is what `group_up` made: a group of that name that was there before it may be anybody's.
 group_there() {
   local folder
-  for folder in $(groups); do [[ -d $folder ]] || return 1; done
+  for folder in $(groups); do [[ -d $folder ]] && kept group >/dev/null || return 1; done
 }
 
 group_up() {
   local folder
+  kept group >/dev/null || refuse_others
+  keep group "$name"
   for folder in $(groups); do
     if [[ ! -d $folder ]]; then run mkdir "$folder"; fi
   done
 }
 
+refuse_others() {
+  local folder theirs=() inside
+  for folder in $(groups); do
+    if [[ -d $folder ]]; then theirs+=("$folder"); fi
+  done
+  ((${#theirs[@]})) || return 0
+  inside=$(processes)
+  die "there is a control group $name that is not this ACU's (${theirs[*]}${inside:+, processes inside: ${inside//$'\n'/ }}). Remove it when" \
+    "nothing needs it: rmdir ${theirs[*]}"
+}
+
 group_down() {
   local folder inside try
+  kept group >/dev/null || return 0
   for folder in $(groups); do leave_group "$folder"; done
   for ((try = 0; try < 10; try++)); do # whoever has just ended may take a moment
     inside=$(processes)
@@ -176,7 +191,11 @@ group_down() {
     failed "$name has processes inside, and stays; end them first: $(ps -o pid=,args= -p "${inside//$'\n'/,}" | head -n 10 | cut -c 1-120 | paste -sd ';')"
     return
   fi
-  for folder in $(groups); do remove_tree "$folder"; done
+  for folder in $(groups); do
+    remove_tree "$folder"
+    [[ $dry_run || ! -d $folder ]] || return 1
+  done
+  forget group
 }
 
 # This process is not to be in the way itself.
@@ -184,11 +203,18 @@ leave_group() {
   if [[ ! $dry_run && -e $1/cgroup.procs ]] && grep -qx "$$" "$1/cgroup.procs"; then put "$$" "${1%/*}/cgroup.procs" || true; fi
 }
 
-# The deepest first: the kernel's files in them are no obstacle.
+# The deepest first: the kernel's files in them are no obstacle. A process that is about to end is listed no more, and counts still.
 remove_tree() {
-  local folder
+  local folder try
   [[ -d $1 ]] || return 0
-  while read -r folder; do run rmdir "$folder" || true; done < <(find "$1" -depth -type d)
+  while read -r folder; do
+    for ((try = 0; try < 20; try++)); do
+      [[ ! $dry_run ]] || break
+      if rmdir "$folder" 2>/dev/null; then continue 2; fi
+      sleep 0.1
+    done
+    run rmdir "$folder" || true
+  done < <(find "$1" -depth -type d)
 }
 
 # Each limit is there when the kernel's file says so. They go with the group.
@@ -319,11 +345,15 @@ find_hierarchies
 if [[ $verb != down && ! ${ACU_FIELDS-} ]]; then read_fields; fi
 case $verb in
   up)
+    begin up
     say_hierarchies
     look
     go_up "${steps[@]}"
     ;;
-  down) go_down "${steps[@]}" ;;
+  down)
+    begin down
+    go_down "${steps[@]}"
+    ;;
   status)
     say_hierarchies
     look

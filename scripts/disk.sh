@@ -158,10 +158,14 @@ take_arguments "$@"
 if [[ $verb != down && ! ${ACU_FIELDS-} ]]; then read_fields; fi
 case $verb in
   up)
+    begin up
     look
     go_up scheduler read_ahead
     ;;
-  down) go_down scheduler read_ahead ;;
+  down)
+    begin down
+    go_down scheduler read_ahead
+    ;;
   status)
     look
     code=0

@@ -32,7 +32,8 @@ index='' address='' mode='' persistence='' minor='' engines=0 sharers='' wanted=
 # A card that has failed can keep nvidia-smi waiting for good.
 smi() { timeout 60 nvidia-smi "$@" 7>&- 8>&- 9>&-; }
 
-# Finds the GPU that is configured; ends the script where there is none.
+# Finds the GPU that is configured; ends the script where there is none. Here and in choose_mode nobody else is at work, so that two
+# ACUs that begin at once count each other.
 find_gpu() {
   local code=0 text others
   index=$(field gpu.device_id)
@@ -134,6 +135,7 @@ choose_mode() {
   engines=$(count_engines)
   sharers=$(other_users | paste -sd ' ')
   all=$((engines + $(other_engines)))
+  if mps_at "$theirs"; then mps=yes; fi # whoever computes here is to be its client
   case $setting in
     keep) return ;;
     default) wanted=DEFAULT && return ;;
@@ -294,6 +296,7 @@ mps_there() {
   [[ ! $mps ]] || { mps_at "$theirs" && [[ $(kept mps) == "$theirs" ]]; } || { mps_at "$ours" && shares mps_server && [[ $(kept mps) == "$ours" ]]; }
 }
 mps_up() {
+  local other
   forget mps
   if mps_at "$theirs"; then
     say "$name: MPS runs already ($theirs): it is used, and its limits are left as they are."
@@ -301,6 +304,7 @@ mps_up() {
     return
   fi
   share mps_server off
+  for other in $(other_users); do run touch "$run_dir/host/mps_server/by-$other"; done # it may be their engines' as well
   keep mps "$ours"
   if [[ $dry_run ]] || ! mps_at "$ours"; then
     run install -d -m 755 "$run_dir/host" "$ours" "$ours/log" # its clients are the daemon's user's
@@ -342,11 +346,15 @@ take_arguments "$@"
 if [[ $verb != down && ! ${ACU_FIELDS-} ]]; then read_fields; fi
 case $verb in
   up)
+    begin up
     find_gpu
     choose_mode
     go_up "${steps[@]}"
     ;;
-  down) go_down "${steps[@]}" ;;
+  down)
+    begin down
+    go_down "${steps[@]}"
+    ;;
   status)
     find_gpu
     choose_mode

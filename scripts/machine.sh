@@ -26,39 +26,40 @@ verb='' number='' config='' dry_run='' user='' home='' name='' own=''
 lock=box # what this script holds while it works; see `hold`
 begun=() going='' held='' reason='' failures=0
 
+# What is said goes to standard error, and whether anybody still reads there stops nothing.
+say() { printf '%s\n' "$*" >&2 2>/dev/null || true; }
+
 # Arguments
 
 # take_arguments up N [--config FILE] [--user NAME] [--dry-run] [-h] and what the hook `own_option NAME VALUE` knows (1 where it does not;
-# it sets taken=1 where the option has no value). Sets $verb $number $config $dry_run, $user and $home (the
+# it sets taken=1 where the option has no value). A value may come as --name=value too. Sets $verb $number $config $dry_run, $user and $home (the
 # daemon's), $name (acuN) and $own (/run/acu/N). With no file named, that of the ACU is taken (/etc/acu/N.yaml); where there is none
 # $config is empty, and ACU finds its own.
 take_arguments() {
-  local words=() taken
+  local words=() taken joined
   while (($#)); do
+    joined=''
+    if [[ $1 == --?*=* ]]; then
+      joined=yes
+      set -- "${1%%=*}" "${1#*=}" "${@:2}"
+    fi
+    taken=2
     case $1 in
-      -h | --help)
-        usage
-        exit
-        ;;
-      --dry-run) dry_run=yes && shift ;;
-      --?*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;
-      -c | --config)
-        (($# > 1)) || wrong "$1 needs a file"
-        config=$2 && shift 2
-        ;;
-      --user)
-        (($# > 1)) || wrong "$1 needs a name"
-        user=$2 && shift 2
-        ;;
-      -*)
-        taken=2
-        if ! declare -F own_option >/dev/null || ! own_option "$1" "${2-}"; then wrong "unknown option $1"; fi
-        (($# >= taken)) || wrong "$1 needs a value"
-        shift "$taken"
-        ;;
-      *) words+=("$1") && shift ;;
+      -h | --help | --dry-run) taken=1 ;;
+      -c | --config) config=${2-} ;;
+      --user) user=${2-} ;;
+      -*) if ! declare -F own_option >/dev/null || ! own_option "$1" "${2-}"; then wrong "unknown option $1"; fi ;;
+      *) words+=("$1") && shift && continue ;;
     esac
+    [[ $taken == 2 || ! $joined ]] || wrong "$1 takes no value, and here has '$2'"
+    [[ $taken == 1 || ${2-} ]] || wrong "$1 needs a value"
+    case $1 in
+      -h | --help) usage && exit ;;
+      --dry-run) dry_run=yes ;;
+    esac
+    shift "$taken"
   done
+  [[ $run_dir == /* ]] || wrong "ACU_RUN_DIR is an absolute path, not '$run_dir'"
   take_words "${words[@]}"
 }
 
@@ -261,21 +262,23 @@ leave() {
 # Removes the folders of what was remembered, where they are empty, and all of ours with the last ACU.
 tidy() {
   local folder folders=()
+  if [[ ! $dry_run ]]; then # looked at while no other can take it away
+    [[ $held && -d $run_dir ]] || return 0
+    [[ $lock == box ]] || hold box 6
+  fi
   for folder in "$own.was" "$run_dir/host"; do
     if [[ -d $folder ]]; then folders+=("$folder"); fi
   done
   if [[ $dry_run ]]; then
     if [[ ! ${ACU_PART-} ]] && ((${#folders[@]})); then
-      run find "${folders[@]}" -depth -type d -empty -delete
+      run find "${folders[@]}" -maxdepth 1 -depth -type d -empty -delete
       run rmdir --ignore-fail-on-non-empty "$run_dir"
     fi
     return
   fi
-  [[ $held && -d $run_dir ]] || return 0
-  [[ $lock == box ]] || hold box 6
-  if ((${#folders[@]})); then find "${folders[@]}" -depth -type d -empty -delete; fi
-  [[ $lock == box || -e $own || -e $own.was ]] || rm -f "$run_dir/$lock.lock"
-  if [[ ! $(find "$run_dir" -mindepth 1 -maxdepth 1 ! -name box.lock -print -quit) ]]; then
+  if ((${#folders[@]})); then find "${folders[@]}" -maxdepth 1 -depth -type d -empty -delete; fi
+  [[ $lock == box || -e $own.was ]] || rm -f "$run_dir/$lock.lock"
+  if [[ ! $(find "$run_dir" -maxdepth 1 '(' -name '*.was' -o -name host -o -name '*.lock' ! -name box.lock ')' -print -quit) ]]; then
     rm -f "$run_dir/box.lock"
     rmdir --ignore-fail-on-non-empty "$run_dir"
   fi
@@ -284,9 +287,10 @@ tidy() {
 
 # hold LOCK DESCRIPTOR: wait until nobody else is at work on it (box: what all ACUs share; a number: that ACU).
 hold() {
-  local file=$run_dir/$1.lock
+  local file=$run_dir/$1.lock text
   until [[ -e $file && $file -ef /proc/self/fd/$2 ]]; do
-    mkdir -p "$run_dir"
+    text=$({ mkdir -p "$run_dir" && : >>"$file"; } 2>&1) ||
+      die "nothing can be remembered in $run_dir (${text##*: }). Make it writable for root, or name another folder by ACU_RUN_DIR"
     eval "exec $2>>\"\$file\""
     flock -n "$2" || { say "waiting for another that is at work ($file)" && flock "$2"; }
   done
@@ -295,51 +299,57 @@ hold() {
 
 # Going up and down
 
-prepare() {
+# begin up|down: from here on nobody else is at work, so what is looked at stays as it is; then go_up or go_down. On the way up, what
+# this call began is taken back where a step fails, at INT and TERM, and when nobody reads what is said. On the way down that stops
+# nothing.
+begin() {
   local scratch
   going=$1
   if [[ $dry_run ]]; then return; fi
+  if [[ $going == up ]]; then
+    trap take_back EXIT
+    trap 'reason=interrupted; exit 130' INT
+    trap 'reason=interrupted; exit 143' TERM
+    trap 'reason="nobody reads what this says"; exit 141' PIPE
+  else
+    trap '' PIPE
+  fi
   ((EUID == 0)) || die "this needs root: sudo ${0} ... (--dry-run does not, and shows what would be done)"
-  scratch=$(mktemp)
+  scratch=$(mktemp) || die "there is no place for a temporary file. Name a folder that can be written by TMPDIR"
   exec 8<>"$scratch"
   rm -f "$scratch"
   hold "$lock" 9
 }
 
-# go_up STEP...: do what is not there. Where a step fails, and at INT and TERM, what this call began is taken back. Called by
-# acu-up (ACU_REPORT), a line behind descriptor 7 says what was begun, so that it can be taken back later, and one why it failed.
+# go_up STEP...: do what is not there. Called by acu-up (ACU_REPORT), a line behind descriptor 7 says what was begun, so that it can be
+# taken back later, and one why it failed.
 go_up() {
   local step
-  trap take_back EXIT
-  trap 'reason=interrupted; exit 130' INT
-  trap 'reason=interrupted; exit 143' TERM
-  prepare up
   for step in "$@"; do
     if "${step}_there"; then continue; fi
     begun=("$step" "${begun[@]}")
     "${step}_up" # not within a condition: there, bash would go on over what fails in it
   done
   if [[ ${ACU_REPORT-} ]]; then printf '%s begun %s\n' "${0##*/}" "${begun[*]}" >&7; fi
-  trap - EXIT INT TERM
+  [[ $dry_run ]] || ((${#begun[@]})) || tidy # else there is something to remember
+  trap - EXIT INT TERM PIPE
 }
 
 take_back() {
   local code=$? step why=${reason:-"the step ${begun[0]-to begin} failed"}
-  trap '' INT TERM
+  trap '' INT TERM PIPE
   trap - EXIT
-  if [[ $dry_run ]]; then begun=(); fi # of which nothing was done
   set +e
   going=down
   for step in "${begun[@]}"; do "${step}_down"; done
-  [[ $dry_run ]] || tidy
-  tell_why "$why"
+  tidy
+  ((code == 0)) || tell_why "$why"
   exit "$code"
 }
 
 # go_down STEP...: take all back (or of it what ACU_ONLY names), in reverse, over whatever fails; ends with 1 where something did.
 go_down() {
   local step order=()
-  prepare down
   for step in "$@"; do
     if [[ " ${ACU_ONLY-$step} " == *" $step "* ]]; then order=("$step" "${order[@]}"); fi
   done

@@ -43,16 +43,21 @@ subnet_there() {
 # What must hold before anything is changed.
 check_plan() {
   local other
-  other=$({ ip -4 route show to match "$inside" && ip -4 route show to root "$network"; } |
-    awk -v own="$name" '$1 != "default" && !match($0, " dev " own "( |$)")' | head -n 1) ||
-    die "the routes of this box cannot be read: ip -4 route show"
-  [[ ! $other ]] || die "$network has a route already ($other). Set ACU_SUBNET to two numbers that are free, such as ACU_SUBNET=172.30"
+  other=$(ip -4 -o address show to "$network" | awk -v own="$name" '$2 != own {print $4 " on " $2}') ||
+    die "the addresses of this box cannot be read: ip -4 address show"
+  [[ ! $other ]] || taken "an address already (${other%%$'\n'*})"
+  other=$({ ip -4 route show table all to match "$inside" && ip -4 route show table all to root "$network"; } |
+    awk -v own="$name" '$1 != "default" && $1 != "throw" && $2 != "default" && !match($0, " dev " own "( |$)")') ||
+    die "the routes of this box cannot be read: ip -4 route show table all"
+  [[ ! $other ]] || taken "a route already (${other%%$'\n'*})"
   have nft || have iptables || die "NAT needs nft or iptables. $(how_to_get nftables nftables)"
 }
 
+taken() { die "$network has $1. Set ACU_SUBNET to two numbers that are free, such as ACU_SUBNET=172.30"; }
+
 # The namespace. /run/netns is made by `ip` with the first namespace of the box, and taken away with ours if it was the last.
 
-namespace_there() { in_list && [[ $(inside ip -o link show lo 2>/dev/null) == *,UP* ]]; }
+namespace_there() { kept namespace >/dev/null && in_list && [[ $(inside ip -o link show lo 2>/dev/null) == *,UP* ]]; }
 
 in_list() { [[ -e /run/netns/$namespace ]] && ip netns list | awk '{print $1}' | grep -qxF "$namespace"; }
 
@@ -70,7 +75,7 @@ namespace_up() {
 }
 
 namespace_down() {
-  if kept namespace >/dev/null && [[ -e /run/netns/$namespace ]]; then run ip netns del "$namespace"; fi
+  if kept namespace >/dev/null && [[ -e /run/netns/$namespace ]]; then run ip netns del "$namespace" || return 1; fi
   forget namespace
   if [[ $(shared_last run-netns) == missing ]]; then remove_run_netns; fi
   leave run-netns
@@ -87,7 +92,7 @@ there_or_not() { if [[ -e $1 ]]; then printf 'there\n'; else printf 'missing\n';
 # The pair of devices, with the packet size of the road out.
 
 link_there() {
-  [[ $(ip -4 -o address show dev "$name" up 2>/dev/null) == *" $outside/30 "* &&
+  kept link >/dev/null && [[ $(ip -4 -o address show dev "$name" up 2>/dev/null) == *" $outside/30 "* &&
     $(inside ip -4 -o address show dev eth0 up 2>/dev/null) == *" $inside/30 "* &&
     $(inside ip -4 route show default 2>/dev/null) == *"via $outside "* ]]
 }
@@ -109,7 +114,7 @@ link_up() {
 }
 
 link_down() {
-  if kept link >/dev/null && device_there; then run ip link del "$name"; fi
+  if kept link >/dev/null && device_there; then run ip link del "$name" || return 1; fi
   forget link
 }
 
@@ -157,6 +162,7 @@ forwarding_down() {
 # NAT, and the door that only opens outwards.
 
 nat_there() {
+  kept nat >/dev/null || return 1
   if have nft; then
     [[ $(nft list table ip "$name" 2>/dev/null) == *"ip saddr $network"*masquerade*drop* ]]
   else
@@ -165,7 +171,9 @@ nat_there() {
 }
 
 nat_up() {
-  nat_down
+  kept nat >/dev/null || refuse_others
+  keep nat "$name"
+  remove_nat
   if have nft; then
     run nft "$(nft_table)"
     warn_of_closed_tables
@@ -177,11 +185,28 @@ nat_up() {
 }
 
 nat_down() {
-  if have nft && nft list table ip "$name" >/dev/null 2>&1; then run nft delete table ip "$name"; fi
+  kept nat >/dev/null || return 0
+  remove_nat || return 1
+  forget nat
+}
+
+table_there() { have nft && nft list table ip "$name" >/dev/null 2>&1; }
+
+refuse_others() {
+  local rules=''
+  ! table_there || die "there is a table ip $name of nft that is not this ACU's. Remove it: nft delete table ip $name"
+  if have iptables; then rules=$(ipt_rules nat POSTROUTING && ipt_rules filter FORWARD); fi
+  [[ ! $rules ]] || die "there are rules of iptables with the comment $name that are not this ACU's. Remove them (with -D for -A): ${rules//$'\n'/; }"
+}
+
+remove_nat() {
+  local code=0
+  if table_there; then run nft delete table ip "$name" || code=1; fi
   if have iptables; then
-    ipt_remove nat POSTROUTING
-    ipt_remove filter FORWARD
+    ipt_remove nat POSTROUTING || code=1
+    ipt_remove filter FORWARD || code=1
   fi
+  return "$code"
 }
 
 # In one transaction: all of it, or nothing.
@@ -206,11 +231,12 @@ warn_of_closed_tables() {
 ipt_rules() { iptables -w -t "$1" -S "$2" 2>/dev/null | grep -E -- "--comment \"?$name\"? " || true; }
 
 ipt_remove() {
-  local rule words
+  local rule words code=0
   while read -r rule; do
     read -ra words <<<"${rule//\"/}"
-    run iptables -w -t "$1" -D "${words[@]:1}"
+    run iptables -w -t "$1" -D "${words[@]:1}" || code=1
   done < <(ipt_rules "$1" "$2")
+  return "$code"
 }
 
 # Out is let whatever goes to no ACU, in what answers.
@@ -231,13 +257,13 @@ passing_up() {
   let_pass
 }
 
-passing_down() { if have nft && have iptables; then ipt_remove filter FORWARD; fi; }
+passing_down() { if kept nat >/dev/null && have nft && have iptables; then ipt_remove filter FORWARD; fi; }
 
 # Names. A file that is there already is left to whoever wrote it; ours follows the box's with each `up`, also for who is inside.
 
 names_there() {
   local file=/etc/netns/$namespace/resolv.conf source
-  [[ -s $file ]] && { ! kept names >/dev/null || ! source=$(resolv_source) || cmp -s "$source" "$file"; }
+  [[ -e $file || -L $file ]] && { ! kept names >/dev/null || ! source=$(resolv_source) || cmp -s "$source" "$file"; }
 }
 
 names_up() {
@@ -260,7 +286,7 @@ names_up() {
 names_down() {
   local before folder=/etc/netns/$namespace
   before=$(kept names) || { forget names && return; }
-  if [[ -e $folder/resolv.conf ]]; then run rm -f "$folder/resolv.conf"; fi
+  if [[ -e $folder/resolv.conf ]]; then run rm -f "$folder/resolv.conf" || return 1; fi
   if [[ $before == missing && -d $folder ]]; then run rmdir --ignore-fail-on-non-empty "$folder"; fi
   forget names
   if [[ $(shared_last etc-netns) == missing && -d /etc/netns ]]; then run rmdir --ignore-fail-on-non-empty /etc/netns; fi
@@ -301,9 +327,13 @@ take_arguments "$@"
 plan
 case $verb in
   up)
+    begin up
     check_plan
     go_up "${steps[@]}"
     ;;
-  down) go_down "${steps[@]}" ;;
+  down)
+    begin down
+    go_down "${steps[@]}"
+    ;;
   status) tell "${steps[@]}" ;;
 esac

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.scripts import nvidia
 from tests.scripts.box import ROOT, SCRIPTS, Box, Saboteur, groups, made_box, needs_a_box
 
 ACU = ROOT / ".venv" / "bin" / "acu"
@@ -63,7 +64,7 @@ def daemons(box: Box, number: int) -> list[int]:
 
 
 def kill(box: Box, name: str, *pids: int) -> None:
-    box.run("bash", "-c", f"kill -{name} {' '.join(map(str, pids))}")
+    box.run("bash", "-c", f"kill -{name} -- {' '.join(map(str, pids))}")
 
 
 def test_an_acu_goes_up_answers_inside_its_own_network_and_leaves_no_trace(box: Box) -> None:
@@ -138,6 +139,58 @@ def test_a_daemon_that_does_not_start_takes_all_with_it_and_its_last_words_are_t
     assert said.splitlines()[-1].startswith("error: the daemon ended at once")
     assert "/nowhere/daemon.log" in said.splitlines()[-1]
     assert box.snapshot() == before
+
+
+def test_each_daemon_begins_a_log_and_the_former_one_stays_beside_it(box: Box) -> None:
+    before = box.snapshot()
+    box.run(UP, str(ONE))
+    log = f"/run/acu/{ONE}/daemon.log"
+    box.run("bash", "-c", f"echo the first >>{log}")
+    kill(box, "KILL", *daemons(box, ONE))
+    while daemons(box, ONE):
+        time.sleep(0.05)
+    box.run(UP, str(ONE))
+    assert "the first\n" in box.run("cat", f"{log}.1")
+    assert "the first\n" not in box.run("cat", log)
+    (pid,) = daemons(box, ONE)
+    bounding = [line for line in box.snapshot()["processes"] if f" acu-log {socket(ONE)} {log} " in line]
+    assert [line.split()[-1] for line in bounding] == [str(pid)]
+    kill(box, "KILL", -int(box.run("pgrep", "-f", f"acu-log {socket(ONE)}")))
+    box.run(UP, str(ONE))
+    assert box.run("pgrep", "-f", f"acu-log {socket(ONE)}")
+    box.run(DOWN, str(ONE))
+    assert box.snapshot() == before
+
+
+def test_the_log_is_bounded_while_the_daemon_writes_and_its_end_stays(tmp_path: Path) -> None:
+    """What acu-up starts, with a smaller bound and a writer in the daemon's place, who appends as the daemon does."""
+    log = tmp_path / "230/daemon.log"
+    log.parent.mkdir()
+    start = """
+        source "$0/acu.sh"
+        number=230 own=$ACU_RUN_DIR/230 user=$(id -un) log=$own/daemon.log log_bytes=10000 log_every_s=0.05
+        set_as_user
+        set_bounding
+        exec "${bounding[@]:1}" "$1"
+    """
+    env = os.environ | {"ACU_RUN_DIR": str(tmp_path)}
+    with (
+        subprocess.Popen(["sleep", "20"]) as daemon,
+        subprocess.Popen(["bash", "-euc", start, SCRIPTS, str(daemon.pid)], env=env) as bounding,
+        log.open("ab") as writes,
+    ):
+        for line in range(3000):
+            writes.write(b"%099d\n" % line)
+            writes.flush()
+            if line % 500 == 499:
+                until(lambda: log.stat().st_size <= 10000)
+        assert bounding.poll() is None
+        daemon.kill()
+        daemon.wait()
+        bounding.wait(timeout=30)
+    kept = Path(f"{log}.1").read_bytes() + log.read_bytes()
+    assert len(kept) <= 20000
+    assert kept.endswith(b"%099d\n" % 2999)
 
 
 def test_a_daemon_that_failed_to_come_back_leaves_what_earlier_calls_made(box: Box) -> None:
@@ -217,6 +270,32 @@ def test_a_daemon_whose_network_somebody_removed_is_told_and_ends_all_the_same(b
     assert box.snapshot() == before
 
 
+@pytest.mark.parametrize("redirected", ["2>/run/box/said", "2>&1"], ids=["output", "output-and-messages"])
+def test_a_reader_who_leaves_ends_a_dry_run_in_quiet_and_a_run_is_whole_or_undone(box: Box, redirected: str) -> None:
+    box.run("touch", "/run/box/said")
+    before = box.snapshot()
+    for command in (UP, DOWN):
+        codes = box.run(
+            "bash", "-c", f"{{ sleep 0.2; {command} {ONE} --dry-run {redirected}; }} | true; echo ${{PIPESTATUS[0]}}"
+        )
+        assert codes == ("141\n" if command == UP else "0\n")  # nothing is to be taken down, and so nothing is printed
+    assert "rror" not in box.run("cat", "/run/box/said")
+    assert box.snapshot() == before
+    ended = box.run("bash", "-c", f"{{ sleep 0.2; {UP} {ONE} {redirected}; }} | true; echo ${{PIPESTATUS[0]}}")
+    if redirected == "2>&1":  # nobody can be told what it does
+        assert ended == "141\n"
+        assert box.snapshot() == before
+    else:
+        assert ended == "0\n"
+        assert "You said: hello" in ask(box, ONE, "hello")
+        code = box.run(
+            "bash", "-c", f"{{ sleep 0.2; {DOWN} {ONE} --dry-run {redirected}; }} | true; echo ${{PIPESTATUS[0]}}"
+        )
+        assert (code, box.run("cat", "/run/box/said").count("rror")) == ("141\n", 0)
+        box.run("bash", "-c", f"{DOWN} {ONE} 2>&1 | true")  # all of it, whoever reads
+        assert box.snapshot() == before
+
+
 def test_a_dry_run_changes_nothing_and_pasted_does_the_same(box: Box, tmp_path: Path) -> None:
     before = box.snapshot()
     printed = box.run("bash", "-c", f"{UP} {ONE} --dry-run 2>/dev/null")
@@ -283,6 +362,68 @@ def test_the_daemon_is_its_user_s_and_what_is_remembered_is_root_s(box: Box, tmp
     assert box.snapshot() == before
 
 
+@pytest.mark.parametrize("small", [True, False], ids=["two-engines", "one"])
+def test_the_daemon_and_so_its_engines_find_the_mps_of_their_gpu(box: Box, tmp_path: Path, *, small: bool) -> None:
+    models = {"large": {"model": "qwen2.5-7b-instruct-awq", "engine": "vllm"}}
+    if small:
+        models["small"] = {"model": "qwen2.5-0.5b-instruct", "engine": "vllm"}
+    paths = {"gpu": {"model_cache_dir": str(tmp_path / "models")}, "data_plane": {"path": str(tmp_path / "data")}}
+    (tmp_path / "acu.yaml").write_text(json.dumps({"models": models} | paths))
+    (tmp_path / "state.json").write_text(
+        json.dumps({"gpus": [nvidia.A10G | {"processes": []}], "fails": {}, "mps": None, "done": []})
+    )
+    (tmp_path / "dev").mkdir()
+    programs = nvidia.install(tmp_path / "programs", "nvidia-smi", "nvidia-modprobe", "nvidia-cuda-mps-control")
+    env = {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "NVIDIA_STATE": str(tmp_path / "state.json"),
+        "ACU_DEV_ROOT": str(tmp_path / "dev"),
+        "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "theirs"),
+    }
+    options = (str(ONE), "--engine", "scripted", "-c", str(tmp_path / "acu.yaml"))
+    before = box.snapshot()
+    setting = "CUDA_MPS_PIPE_DIRECTORY=/run/acu/host/mps"
+    assert setting in box.run(UP, *options, "--dry-run", env=env)
+    box.run(UP, *options, env=env)
+    assert (json.loads((tmp_path / "state.json").read_text())["mps"] is not None) == small
+    (pid,) = daemons(box, ONE)
+    assert setting in box.run("cat", f"/proc/{pid}/environ").split("\0")
+    box.run(DOWN, str(ONE), env=env)
+    assert box.snapshot() == before
+
+
+def test_a_folder_that_somebody_else_made_is_refused_and_stays(box: Box) -> None:
+    box.run("install", "-D", "/dev/null", f"/run/acu/{ONE}/theirs")
+    before = box.snapshot()
+    code, said = box.tries(UP, str(ONE))
+    assert (code, f"rm -r /run/acu/{ONE}" in said.splitlines()[-1]) == (1, True)
+    assert box.snapshot() == before
+    box.run(DOWN, str(ONE))
+    assert box.snapshot() == before
+
+
+def test_where_nothing_can_be_remembered_the_folder_and_the_way_out_are_named(box: Box) -> None:
+    box.run("mount", "-o", "remount,ro", "/run")
+    code, said = box.tries(UP, str(ONE), env={"TMPDIR": "/tmp"})
+    box.run("mount", "-o", "remount,rw", "/run")
+    assert code == 1
+    assert said.splitlines()[-1].startswith(
+        "error: nothing can be remembered in /run/acu (Read-only file system). Make it writable for root, or name another"
+    )
+
+
+def test_up_and_down_at_once_end_in_all_or_nothing(box: Box) -> None:
+    before = box.snapshot()
+    for order in ((UP, DOWN), (DOWN, UP)):
+        with box.start(order[0], str(ONE)) as first, box.start(order[1], str(ONE)) as second:
+            said = [each.communicate(timeout=60)[0] for each in (first, second)]
+        assert (first.returncode, second.returncode) == (0, 0), said
+        if daemons(box, ONE) if groups(ONE) else []:
+            assert "You said: hello" in ask(box, ONE, "hello")
+            box.run(DOWN, str(ONE))
+        assert box.snapshot() == before
+
+
 def test_down_works_after_the_configuration_is_gone(box: Box) -> None:
     before = box.snapshot()
     box.run(UP, str(ONE))
@@ -312,10 +453,11 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def comparable(shot: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Without what is another each time: addresses of devices and their numbers; and without locks, which only scripts hold, the
+    """Without what is another each time: addresses of devices and their numbers, of processes
+    too; and without locks, which only scripts hold, the
     GPU, which a dry run assumes, and what is only a memory of the configuration and of the daemon's process."""
     texts = {
-        name: [re.sub(r"(link/ether|brd) [0-9a-f:]+|^\d+: |@if\d+|link-netnsid \d+", "", line) for line in lines]
+        name: [re.sub(r"(link/ether|brd) [0-9a-f:]+|^\d+: |@if\d+|link-netnsid \d+| \d+$", "", line) for line in lines]
         for name, lines in shot.items()
     }
     texts["files"] = [
@@ -325,7 +467,19 @@ def comparable(shot: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["300"], ["1", "--wait", "soon"], ["1", "--user", "nobody-at-all"], ["1", "-c", "/nowhere"]]
+    "arguments",
+    [
+        [],
+        ["300"],
+        ["1", "--wait", "soon"],
+        ["1", "--wait="],
+        ["1", "--user", "nobody-at-all"],
+        ["1", "--user=nobody-at-all"],
+        ["1", "-c", "/nowhere"],
+        ["1", "--config=/nowhere"],
+        ["1", "--dry-run=yes"],
+        ["1", "--help=yes"],
+    ],
 )
 def test_wrong_usage_says_how(arguments: list[str]) -> None:
     process = subprocess.run([UP, *arguments], check=False, capture_output=True, text=True)

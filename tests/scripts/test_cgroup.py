@@ -127,6 +127,30 @@ def test_two_acus_have_a_cpu_each_and_the_end_of_one_is_nothing_to_the_other(gro
 
 
 @real
+def test_a_group_that_somebody_else_made_is_refused_and_stays(group: Group, run_dir: Path) -> None:
+    theirs = ROOT / "pids/acu210"
+    theirs.mkdir()
+    with subprocess.Popen(["sleep", "600"]) as sleeper:
+        try:
+            (theirs / "cgroup.procs").write_text(str(sleeper.pid))
+            refused = group("up", 210)
+            assert refused.returncode == 1
+            assert refused.stderr.splitlines()[-1] == (
+                f"error: there is a control group acu210 that is not this ACU's ({theirs}, processes inside: {sleeper.pid})."
+                f" Remove it when nothing needs it: rmdir {theirs}"
+            )
+            assert group("status", 210).returncode == 1
+            assert group("down", 210).returncode == 0
+            assert folders(210) == [theirs]
+            assert (theirs / "cgroup.procs").read_text().split() == [str(sleeper.pid)]
+        finally:
+            sleeper.kill()
+    assert group("down", 210).returncode == 0
+    assert folders(210) == [theirs]
+    assert not run_dir.exists()
+
+
+@real
 def test_more_acus_than_cpus_are_refused_before_anything_is_made(group: Group) -> None:
     refused = group("up", 210, "numa: {cpus: 1}\n")
     assert refused.returncode == 1
@@ -233,6 +257,8 @@ def test_on_v2_the_group_gets_its_limits_by_the_files_of_v2(group: Group, v2: di
     ]
     assert up.stdout.splitlines() == [
         *turned_on,
+        f"mkdir -p {run_dir}/1.was",
+        f"echo acu1 > {run_dir}/1.was/group",
         f"mkdir {root}/acu1",
         f"echo 4,6 > {root}/acu1/cpuset.cpus",
         f"echo 0 > {root}/acu1/cpuset.mems",

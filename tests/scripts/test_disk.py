@@ -74,6 +74,14 @@ def box(tmp_path: Path) -> Box:
 
 
 @needs_root
+def test_an_up_that_changes_nothing_leaves_nothing(box: Box) -> None:
+    box.mount("0:40 tmpfs tmpfs / rw")
+    up = box.disk("up")
+    assert up.returncode == 0, up.stderr
+    assert not box.run_dir.exists()
+
+
+@needs_root
 def test_nvme_schedules_by_itself_and_reads_ahead_until_the_last_acu_goes(box: Box) -> None:
     tree(box.sys, disk_files(NVME, "259:0", "[mq-deadline] kyber none"))
     box.mount("259:1 xfs /dev/nvme0n1p1 /srv rw,relatime")

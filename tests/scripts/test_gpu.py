@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,41 @@ def test_a_second_acu_on_the_gpu_counts_and_the_last_one_restores_it(box: Box) -
     assert box.gpu("down", 211).returncode == 0
     assert box.done == ["reset", "mode Prohibited"]
     assert not box.run_dir.exists()
+
+
+def test_two_acus_that_begin_at_once_count_each_other_and_the_last_of_two_that_end_restores(box: Box) -> None:
+    before = box.state
+    for number in (210, 211):
+        (box.folder / f"{number}.yaml").write_text(ONE)
+        fields(ONE)
+    with ThreadPoolExecutor() as both:
+        for up in both.map(lambda number: box.gpu("up", number), (210, 211)):
+            assert up.returncode == 0, up.stderr
+        assert box.state["gpus"][0]["mode"] == "Exclusive_Process"
+        assert box.state["mps"] == str(box.run_dir / "host/mps")
+        for down in both.map(lambda number: box.gpu("down", number), (210, 211)):
+            assert down.returncode == 0, down.stderr
+    assert box.state | {"done": []} == before
+    assert not box.run_dir.exists()
+
+
+def test_mps_that_a_second_acu_started_stays_for_the_first_whose_engine_may_be_its_client(box: Box) -> None:
+    assert box.gpu("up", 210).returncode == 0
+    assert box.gpu("up", 211).returncode == 0
+    assert box.state["mps"] == str(box.run_dir / "host/mps")
+    assert box.gpu("down", 211).returncode == 0
+    assert box.state["mps"] == str(box.run_dir / "host/mps")
+    assert box.gpu("down", 210).returncode == 0
+    assert box.state["mps"] is None
+    assert not box.run_dir.exists()
+
+
+def test_one_engine_is_a_client_of_an_mps_that_runs_already(box: Box) -> None:
+    (box.folder / "theirs/control").touch()
+    box.put(mps=str(box.folder / "theirs"))
+    assert box.gpu("up").returncode == 0
+    assert (box.run_dir / "210.was/mps").read_text().strip() == str(box.folder / "theirs")
+    assert box.gpu("down").returncode == 0
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this box has NVIDIA's programs")

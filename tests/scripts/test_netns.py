@@ -244,6 +244,50 @@ def test_what_is_not_ours_is_refused_and_left(box: Box) -> None:
     assert box.snapshot() == before
 
 
+LOOKS_LIKE_OURS = """
+    ip link add acu200 type veth peer name eth0 netns acu200
+    ip address add 10.231.200.1/30 dev acu200
+    ip link set acu200 up
+    ip -n acu200 address add 10.231.200.2/30 dev eth0
+    ip -n acu200 link set eth0 up
+    ip -n acu200 route add default via 10.231.200.1
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "advice"),
+    [
+        ("ip netns add acu200; ip -n acu200 link set lo up", "ip netns del acu200"),
+        ("ip netns add x; ip link add acu200 type veth peer name eth0 netns x", "ip link del acu200"),
+        ("nft add table ip acu200; nft add chain ip acu200 theirs", "nft delete table ip acu200"),
+        ("ip link add v type veth peer name w; ip address add 10.231.200.1/32 dev v", "10.231.200.1/32 on v"),
+        ("ip address add 10.231.200.2/32 dev lo", "ACU_SUBNET"),
+        ("ip route add blackhole 10.231.200.0/24 table 7", "ACU_SUBNET"),
+        ("iptables -I FORWARD -m comment --comment acu200 -j ACCEPT", "iptables"),
+    ],
+    ids=["namespace", "device", "table", "address", "address-of-lo", "route", "iptables"],
+)
+def test_what_looks_like_ours_but_is_not_is_refused_told_and_never_removed(box: Box, made: str, advice: str) -> None:
+    if made.startswith("iptables") and not shutil.which("iptables"):
+        pytest.skip("iptables is not installed")
+    box.run("bash", "-euc", made)
+    before = box.snapshot()
+    code, said = box.tries(NETNS, "up", "200")
+    assert (code, advice in said.splitlines()[-1]) == (1, True), said
+    assert box.snapshot() == before
+    box.run(NETNS, "down", "200")
+    assert box.snapshot() == before
+
+
+def test_a_whole_network_that_somebody_else_made_is_not_taken_over(box: Box) -> None:
+    box.run("bash", "-euc", "ip netns add acu200; ip -n acu200 link set lo up" + LOOKS_LIKE_OURS)
+    before = box.snapshot()
+    assert box.tries(NETNS, "status", "200")[0] == 1
+    assert box.tries(NETNS, "up", "200")[0] == 1
+    box.run(NETNS, "down", "200")
+    assert box.snapshot() == before
+
+
 def test_addresses_that_lead_elsewhere_are_refused_and_others_taken(box: Box) -> None:
     box.run("ip", "link", "add", "vpn", "type", "veth", "peer", "name", "theirs")
     for end in ("vpn", "theirs"):
@@ -296,6 +340,14 @@ def test_a_file_of_names_that_somebody_wrote_is_used_and_stays(box: Box) -> None
     assert box.run(NETNS, "exec", "200", "cat", "/etc/resolv.conf") == "nameserver 192.0.2.9\n"
     box.run(NETNS, "down", "200")
     assert box.snapshot() == before
+
+
+def test_an_empty_file_of_names_that_somebody_wrote_stays_as_it_is(box: Box) -> None:
+    box.run("install", "-D", "/dev/null", "/etc/netns/acu200/resolv.conf")
+    box.run(NETNS, "up", "200")
+    assert box.run("cat", "/etc/netns/acu200/resolv.conf") == ""
+    box.run(NETNS, "down", "200")
+    assert box.run("cat", "/etc/netns/acu200/resolv.conf") == ""
 
 
 @pytest.mark.parametrize(
