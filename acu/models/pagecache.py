@@ -5,27 +5,27 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from pathlib import Path
 
 
-def cached_bytes(path: Path) -> int | None:
-    """Bytes of the file that a read would not wait for, in whole pages; None where the kernel does not tell.
+def cached_bytes(file: int) -> int | None:
+    """Bytes of an open file that a read would not wait for, in whole pages; None where the kernel does not tell.
 
-    Raises OSError when the file cannot be opened. mincore tells who may not write a file nothing (Linux 5.2 and later say that
+    mincore tells who may not write a file nothing (Linux 5.2 and later say that
     all of it is there): who owns neither the file nor the right to write gets None.
     """
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    found = os.fstat(file)
+    if found.st_size == 0:
+        return 0
+    if found.st_uid != os.geteuid() and not os.access(f"/proc/self/fd/{file}", os.W_OK, effective_ids=True):
+        return None
+    # A private mapping that is never written: only a writable one tells Python its address. Of a file that was cut short
+    # since, or that cannot be mapped, nothing is told.
+    writable = mmap.PROT_READ | mmap.PROT_WRITE
     try:
-        size = os.fstat(file).st_size
-        if size == 0:
-            return 0
-        if not (os.fstat(file).st_uid == os.geteuid() or os.access(path, os.W_OK, effective_ids=True)):
-            return None
-        # A private mapping that is never written: only a writable one tells Python its address.
-        with mmap.mmap(file, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as mapped:
-            return _resident(mapped, size)
-    finally:
-        os.close(file)
+        with mmap.mmap(file, found.st_size, flags=mmap.MAP_PRIVATE, prot=writable) as mapped:
+            return _resident(mapped, found.st_size)
+    except (OSError, ValueError):
+        return None
 
 
 def _resident(mapped: mmap.mmap, size: int) -> int | None:

@@ -9,9 +9,10 @@ the same disk goes first (the schedulers bfq and mq-deadline heed it; `none`, of
 
 import contextlib
 import os
+import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -44,30 +45,35 @@ def preload(path: Path, progress: Progress = silent, available: int | None = Non
 
     `available` is the memory in bytes that may be used; by default what the kernel can give within this process's
     cgroup. Raises `NoSpace` when the weights are larger, for then the first pages would be gone before the last are
-    read; `ModelIncomplete` when there are no weights.
+    read; `ModelIncomplete` when there are no weights, or some cannot be read, or are cut short meanwhile. One that is
+    replaced meanwhile, by a pull, is read as it was.
     """
     shards = sorted(path.glob("*.safetensors"))
     if not shards:
         raise ModelIncomplete(f"{path} has no *.safetensors: nothing to preload.")
-    sizes = [shard.stat().st_size for shard in shards]
-    total = sum(sizes)
-    room = memory()[1] if available is None else available
-    if room < total:
-        raise NoSpace(f"{path} has {human(total)} of weights, and only {human(room)} of memory are available.")
-    found = [cached_bytes(shard) for shard in shards]
-    started = time.monotonic()
-    done = 0
-    files = [os.open(shard, os.O_RDONLY | os.O_CLOEXEC) for shard in shards]
-    try:
+    with contextlib.ExitStack() as opened:
+        files: list[int] = []
+        for shard in shards:
+            with _named(shard):
+                files.append(_open(shard))
+            opened.callback(os.close, files[-1])
+        sizes = [os.fstat(file).st_size for file in files]
+        total = sum(sizes)
+        room = memory()[1] if available is None else available
+        if room < total:
+            raise NoSpace(f"{path} has {human(total)} of weights, and only {human(room)} of memory are available.")
+        found = [cached_bytes(file) for file in files]
+        started = time.monotonic()
+        done = 0
         with behind_others():
-            for position, file in enumerate(files):
+            for position, (shard, file, size) in enumerate(zip(shards, files, sizes, strict=True)):
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
                 for ahead in files[position : position + 2]:
                     os.posix_fadvise(ahead, 0, 0, os.POSIX_FADV_WILLNEED)
-                done = _read(file, sizes[position], done, lambda read: progress("preload", read, total))
-    finally:
-        for file in files:
-            os.close(file)
+                before = done
+                for read in _read(shard, file, size):
+                    done = before + read
+                    progress("preload", done, total)
     seconds = max(time.monotonic() - started, 1e-6)
     cached = None if None in found else sum(filter(None, found))
     return Preloaded(bytes=done, seconds=seconds, mb_s=done / seconds / 1e6, cached=cached)
@@ -89,13 +95,33 @@ def behind_others() -> Iterator[None]:
                 thread.ionice(before.ioclass, before.value)
 
 
-def _read(file: int, size: int, done: int, progress: Callable[[int], None]) -> int:
-    """Read `size` bytes, or what there is; of a file that grows meanwhile no more than was counted. Returns `done` and those."""
+@contextlib.contextmanager
+def _named(shard: Path) -> Iterator[None]:
+    """Errors of the system carry the file's name."""
+    try:
+        yield
+    except OSError as error:
+        raise ModelIncomplete(f"{shard} cannot be read: {error.strerror}.") from error
+
+
+def _open(shard: Path) -> int:
+    """Open a file, and nothing that would be waited for (a FIFO) or read without an end (a device)."""
+    file = os.open(shard, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise ModelIncomplete(f"{shard} is no regular file.")
+    return file
+
+
+def _read(shard: Path, file: int, size: int) -> Iterator[int]:
+    """Read `size` bytes, of a file that grows meanwhile no more; yields now and then, and at the end, how many were read."""
     buffer = memoryview(bytearray(_CHUNK))
     offset = 0
-    while offset < size and (count := os.preadv(file, [buffer[: size - offset]], offset)):
-        if (offset + count) // _TOLD_EVERY > offset // _TOLD_EVERY:
-            progress(done + offset + count)
+    while offset < size:
+        with _named(shard):
+            count = os.preadv(file, [buffer[: size - offset]], offset)
+        if count == 0:
+            raise ModelIncomplete(f"{shard} was cut short while it was read: it has {offset} of {size} bytes.")
         offset += count
-    progress(done + offset)
-    return done + offset
+        if offset // _TOLD_EVERY > (offset - count) // _TOLD_EVERY or offset == size:
+            yield offset

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from acu import models
+from acu.errors import ModelIncomplete
 from acu.models.preload import behind_others
 
 
@@ -62,3 +63,46 @@ def test_of_a_file_that_grows_it_reads_what_was_counted(folder: Path) -> None:
 
     assert models.preload(folder, grow).bytes == 9_000_000
     assert told[-1] == (9_000_000, 9_000_000)
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_what_is_no_file_or_is_not_there_is_named_and_waited_for_by_nobody(folder: Path) -> None:
+    before = descriptors()
+    os.mkfifo(folder / "c.safetensors")
+    with pytest.raises(ModelIncomplete, match=r"c\.safetensors is no regular file"):
+        models.preload(folder)
+    (folder / "c.safetensors").unlink()
+    (folder / "c.safetensors").symlink_to(folder / "gone")
+    with pytest.raises(ModelIncomplete, match=r"c\.safetensors cannot be read: No such file"):
+        models.preload(folder)
+    assert descriptors() == before
+
+
+def test_a_file_that_is_cut_short_meanwhile_is_told_of(folder: Path) -> None:
+    with pytest.raises(
+        ModelIncomplete, match=r"b\.safetensors was cut short while it was read: it has 500 of 1000000 bytes"
+    ):
+        models.preload(folder, lambda *_: os.truncate(folder / "b.safetensors", 500))
+
+
+def test_files_that_are_removed_or_replaced_meanwhile_are_read_as_they_were(folder: Path) -> None:
+    def pull_anew(*_: object) -> None:
+        (folder / "new").write_bytes(b"new")
+        (folder / "new").replace(folder / "b.safetensors")
+        (folder / "a.safetensors").unlink(missing_ok=True)
+
+    assert models.preload(folder, pull_anew).bytes == 9_000_000
+
+
+def test_an_interrupt_gives_back_the_priority_and_the_files(folder: Path) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    thread = psutil.Process(threading.get_native_id())
+    before = thread.ionice(), descriptors()
+    with pytest.raises(KeyboardInterrupt):
+        models.preload(folder, interrupted)
+    assert (thread.ionice(), descriptors()) == before
