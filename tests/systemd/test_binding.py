@@ -65,6 +65,7 @@ def test_two_acus_on_one_node_share_no_cpu(tmp_path: Path) -> None:
     assert first[4] != second[4]
     assert first[5:] == second[5:] == ["MemoryMax=16384M"]
     assert binding(tmp_path, "a10g", PROFILE, "7", "--slice", "1").stdout.splitlines()[4] == second[4]
+    assert "--slice is a number up to 255, not 'all'" in binding(tmp_path, "a10g", PROFILE, "7", "--slice=all").stderr
 
 
 def test_what_is_not_to_be_bound_has_no_drop_in(tmp_path: Path) -> None:

@@ -263,6 +263,11 @@ def test_everything_that_is_wrong_is_told_at_once(root: Path) -> None:
     assert "--no-environment is for --root" in told
     assert "--prefix: opt is no absolute path" in told
     assert "unknown option --purg;" in refused("--purg")
+    assert "--prefix: opt is no absolute path" in refused("--prefix=opt")
+    assert "--prefix needs a value." in refused("--prefix=")
+    assert "--purge takes no value" in refused("--purge=yes")
+    assert "--slice: many is no number from 0 to 255" in refused("--slice=many")
+    assert "one ACU at a time: 1 or 2?" in refused("1", "2")
 
 
 def test_help_is_the_head_of_the_script() -> None:
