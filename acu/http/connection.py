@@ -233,6 +233,7 @@ class Connection(RequestHandler):
         if before - unread(self.line) >= LEAST_READ:
             self._watch_reader()
             return
+        self._server.unread += 1
         if self._current_request is not None:
             self._current_request[END_REASON] = "slow_reader"  # told of with the request
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from aiohttp import web
 from aiohttp.http import HttpVersion, HttpVersion10, HttpVersion11, RawRequestMessage
@@ -32,6 +32,14 @@ PROBES = frozenset({"/healthz", "/readyz"})
 LINGER_S = 2.0  # how long a refused body is read away, so that the client gets to read the refusal
 
 
+class Connections(NamedTuple):
+    """How many there are now; how many were closed since the start: idle, for others, and with an answer unread."""
+
+    open: int
+    made_room: int
+    unread: int
+
+
 class FaceServer(web.Server):
     """Makes the connections and counts them."""
 
@@ -40,6 +48,8 @@ class FaceServer(web.Server):
         self.face = face
         self.idle: Idle[Connection] = Idle()
         self.guests: set[Connection] = set()
+        self.unread = 0
+        """How many connections were cut off because an answer was not read, since the start."""
         self._answering = 0
         settings = face.settings
         self._options = {
@@ -128,10 +138,12 @@ class FaceRunner(web.ServerRunner):
         self._face = face
 
     @property
-    def connections(self) -> tuple[int, int]:
-        """How many connections there are, and how many idle ones were closed to make room for others."""
+    def connections(self) -> Connections:
+        """The account of the connections."""
         server = self.server
-        return (server.open_connections, server.idle.closed) if isinstance(server, FaceServer) else (0, 0)
+        if not isinstance(server, FaceServer):
+            return Connections(0, 0, 0)
+        return Connections(server.open_connections, server.idle.closed, server.unread)
 
     async def listen(self, sock: socket.socket, ssl_context: Any = None, *, backlog: int = 4096) -> None:
         """Serve a socket, TCP or unix, that is bound (and may listen already)."""

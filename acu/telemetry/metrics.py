@@ -101,14 +101,15 @@ class Telemetry:
     def watch(
         self,
         status: Callable[[], ServiceStatus],
-        connections: Callable[[], tuple[int, int]],
+        connections: Callable[[], tuple[int, int, int]],
         local_shares: Callable[[], dict[str, float]] = dict,
         card: Callable[[], CardStatus | None] = lambda: None,
     ) -> None:
         """Read the gauges off these at every scrape. Called once.
 
-        `connections`: how many clients' there are now, and how many idle ones were closed to make room. `local_shares`:
-        how much of each process's memory lies on its NUMA node, 0 to 1. `card`: the GPU's memory.
+        `connections`: how many clients' there are now, how many idle ones were closed to make room, and how many that did
+        not read their answer. `local_shares`: how much of each process's memory lies on its NUMA node, 0 to 1. `card`:
+        the GPU's memory.
         """
         self._basic.register(_Readiness(status))
         self._full.register(_Readiness(status))
@@ -327,15 +328,17 @@ class _Engines(Collector):
 class _Connections(Collector):
     """Clients' connections."""
 
-    def __init__(self, connections: Callable[[], tuple[int, int]]) -> None:
+    def __init__(self, connections: Callable[[], tuple[int, int, int]]) -> None:
         self._connections = connections
 
     def collect(self) -> Iterator[Metric]:
         """Prometheus asks here."""
-        now, closed = self._connections()
+        now, closed, unread = self._connections()
         yield GaugeMetricFamily("acu_open_connections", "Client connections now.", value=now)
         text = "Idle connections closed to make room for new ones, at network.max_connections."
         yield CounterMetricFamily("acu_idle_connections_closed", text, value=closed)
+        text = "Connections cut off because their answer was not read, in scheduler.slow_reader_s."
+        yield CounterMetricFamily("acu_unread_connections_cut", text, value=unread)
 
 
 class _Spans(Collector):

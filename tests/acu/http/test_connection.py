@@ -43,7 +43,7 @@ async def test_the_unix_socket_has_a_reserve_that_keeps_its_connections(monkeypa
     monkeypatch.setattr(server, "RESERVE", 2)
     async with all_at_work() as served:
         assert [(await ask(served, unix=True))[0].status for _ in range(3)] == [200, 200, 503]
-        assert served.runner.connections == (4, 0)
+        assert served.runner.connections == (4, 0, 0)
 
 
 async def test_a_probe_over_tcp_is_answered_once_and_anything_else_is_told_that_there_is_no_room() -> None:

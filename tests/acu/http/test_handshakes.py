@@ -145,7 +145,7 @@ async def test_those_that_do_not_answer_a_goodbye_make_room_at_once(tmp_path: Pa
         writer.write(HEALTH)
         assert (await read_reply(reader)).status == 200
         async with asyncio.timeout(5):
-            while served.runner.connections != (2, 1):
+            while served.runner.connections != (2, 1, 0):
                 await asyncio.sleep(0.005)
         for client in asleep:
             client.close()

@@ -108,7 +108,7 @@ async def test_connections_that_are_never_closed_make_room_for_new_ones() -> Non
             assert (await read_reply(reader)).status == 200
         assert [await asyncio.wait_for(reader.read(), 5) for reader, _ in idle] == [b"", b""]
         assert await asyncio.wait_for(busy[0].readuntil(b"data: "), 5)  # goes on
-        assert served.runner.connections == (3, 2)
+        assert served.runner.connections == (3, 2, 0)
 
 
 async def test_nothing_is_kept_of_connections_whose_clients_left_before_their_answers() -> None:

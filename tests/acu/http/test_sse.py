@@ -197,6 +197,7 @@ async def test_a_reader_that_stops_reading_loses_its_connection() -> None:
         (record,) = await served.recorded(1)
         assert (record["status"], record["reason"]) == (499, "slow_reader")
         await served.idle()
+        assert served.runner.connections.unread == 1
         writer.transport.abort()
 
 

@@ -28,7 +28,7 @@ MIB = 2**20
 
 def seen(service: ServiceStatus, card: CardStatus | None) -> dict[str, float]:
     telemetry = Telemetry("1", dropped_logs=lambda: 0, dropped_audits=lambda: 0)
-    telemetry.watch(lambda: service, lambda: (0, 0), card=lambda: card)
+    telemetry.watch(lambda: service, lambda: (0, 0, 0), card=lambda: card)
     names = ("acu_gpu", "acu_kv", "acu_prompt")
     return {name: value for name, value in samples(telemetry).items() if name.startswith(names)}
 

@@ -109,7 +109,7 @@ def test_the_gauges_are_read_at_the_scrape(telemetry: Telemetry) -> None:
         model = ModelStatus("m", (), "chat", True, 0, (engine,), 100, queued=1, running=running)
         return ServiceStatus(True, None, False, 1, 10, running, (model,), idle_prefixes=6)
 
-    telemetry.watch(status, lambda: (9, 2), lambda: {"daemon": 0.99, "m/0": 1.0})
+    telemetry.watch(status, lambda: (9, 2, 3), lambda: {"daemon": 0.99, "m/0": 1.0})
     running = 5
     found = samples(telemetry)
     assert found[f"vllm:num_requests_running{MODEL}"] == 5
@@ -119,6 +119,7 @@ def test_the_gauges_are_read_at_the_scrape(telemetry: Telemetry) -> None:
     assert found["acu_agent_idle_prefixes"] == 6
     assert found["acu_open_connections"] == 9
     assert found["acu_idle_connections_closed_total"] == 2
+    assert found["acu_unread_connections_cut_total"] == 3
     assert found['acu_numa_local_ratio{process="daemon"}'] == 0.99
     assert found['acu_numa_local_ratio{process="m/0"}'] == 1.0
     assert found["acu_log_records_dropped_total"] == 4
@@ -159,7 +160,7 @@ def test_the_operation_is_read_off_the_requests_id() -> None:
 def test_what_an_engines_start_took_is_told_by_stage(telemetry: Telemetry) -> None:
     engine = EngineStatus(id="m/0", state="ready", start_s={"importing": 9.5, "warming": 1.25})
     model = ModelStatus("m", (), "chat", True, 0, (engine,), 100, queued=0, running=0)
-    telemetry.watch(lambda: ServiceStatus(True, None, False, 0, 0, 0, (model,)), lambda: (0, 0))
+    telemetry.watch(lambda: ServiceStatus(True, None, False, 0, 0, 0, (model,)), lambda: (0, 0, 0))
     found = samples(telemetry)
     assert found['acu_engine_start_seconds{engine="m/0",model_name="m",stage="importing"}'] == 9.5
     assert found['acu_engine_start_seconds{engine="m/0",model_name="m",stage="warming"}'] == 1.25
