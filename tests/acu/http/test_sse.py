@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import Any
 
@@ -198,6 +199,17 @@ async def test_a_reader_that_stops_reading_loses_its_connection() -> None:
         assert (record["status"], record["reason"]) == (499, "slow_reader")
         await served.idle()
         assert served.runner.connections.unread == 1
+        writer.transport.abort()
+
+
+async def test_a_reader_that_reads_byte_by_byte_loses_its_connection() -> None:
+    async with serving(limits(slow_reader_s=0.5)) as served:
+        reader, writer = await read_nothing(served)
+        while not served.records:
+            with contextlib.suppress(ConnectionError):
+                await reader.read(1)
+            await asyncio.sleep(0.02)
+        assert (served.records[0]["status"], served.records[0]["reason"]) == (499, "slow_reader")
         writer.transport.abort()
 
 
