@@ -21,9 +21,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
 CGROUPS = Path("/sys/fs/cgroup")
+# The machine's namespaces would go from this list of mounts whenever somebody outside removes one.
 # /sys shows the network that its mount was made in, and so is made anew; the control groups below it stay the machine's.
 SETUP = """
 set -e
+umount --recursive --lazy /run/netns 2>/dev/null || true
 mount -t tmpfs tmpfs /run
 mkdir -p /run/box/etc /run/box/work /run/box/cgroup
 mount -t overlay overlay -o lowerdir=/etc,upperdir=/run/box/etc,workdir=/run/box/work /etc
