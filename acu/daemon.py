@@ -1,8 +1,9 @@
 """Daemon: the composition root, and the one owner of the process's life.
 
 Start, in this order: the ground is surveyed (see ground.py), the process bound to its NUMA node, sockets are bound and listen,
-event loop, keys, audit log, HTTP face, READY to systemd, logs, engines. Until READY everything that can be wrong raises
-StartRefused and leaves nothing behind; clients that connected meanwhile are served from READY on, and wait while models load.
+the folder of data is claimed, event loop, keys, audit log, HTTP face, READY to systemd, logs, engines. Until READY everything
+that can be wrong raises StartRefused and leaves nothing behind; clients that connected meanwhile are served from READY on, and
+wait while models load.
 Nothing heavy (structlog, vLLM, torch) is imported before the sockets accept, and the HTTP face not before they listen: hence
 the imports in functions.
 
@@ -31,6 +32,7 @@ import msgspec
 from acu import __version__, reloading
 from acu.agency import AgencyRoom, Later
 from acu.config import AcuConfig, LoadedConfig
+from acu.data.folder import data_claimed
 from acu.data.plane import Data
 from acu.errors import StartRefused
 from acu.ground import Ground, load_certificate, models_kept, open_audit_log, read_keys, survey
@@ -93,6 +95,7 @@ def serve(
         listeners = sockets.open_listeners(ground.config, ground.handover)
         last_resort = LastResort(lambda: sockets.close_all(listeners))
         try:
+            held.enter_context(data_claimed(ground.config.data_plane.path))
             import uvloop
 
             settings = http_settings(ground.config, listeners, max_connections)

@@ -22,16 +22,15 @@ from msgspec import Struct
 
 from acu.config import AcuConfig, LoadedConfig, NetworkConfig
 from acu.config.document import read_regular
+from acu.data.folder import check_data_folder, check_data_unused, folder_warning
 from acu.errors import AcuError, ModelError, StartRefused
 from acu.hardware import Report, probe_machine
 from acu.hardware.pin import Bound, placement_for
 from acu.models import in_use
 from acu.process import systemd
-from acu.process.sockets import process_name
 from acu.refusals import Refusals
 from acu.served import Plan, hot_warning, plan_models
 from acu.telemetry.auditlog import AuditLog
-from dataplane.truth.inuse import user_of
 
 if TYPE_CHECKING:
     from acu.http.auth import Keys
@@ -64,16 +63,21 @@ def survey(loaded: LoadedConfig, environ: MutableMapping[str, str]) -> Ground:
     handover = systemd.take_over(environ)
     report = probe_machine()
     refusals = Refusals()
-    plans, tls = _look(loaded.config, report, refusals)
+    plans, tls = _look(loaded.config, report, refusals, loaded.file)
     with refusals.noted():
         check_data_unused(loaded.config.data_plane.path)
     refusals.tell()
     return Ground(loaded=loaded, handover=handover, report=report, plans=plans, tls=tls, environ=dict(environ))
 
 
-def check(config: AcuConfig, warn: Callable[[str], None], tools: Mapping[str, str] | None = None) -> None:
+def check(
+    config: AcuConfig,
+    warn: Callable[[str], None],
+    tools: Mapping[str, str] | None = None,
+    file: Path | None = None,
+) -> None:
     """Look at everything that a start would refuse, besides its sockets. `warn` is told what it would warn of, also where there
-    is what it would refuse. Raises StartRefused.
+    is what it would refuse. Raises StartRefused. `file`: of the configuration.
 
     `tools`: the environment that agents' tools get a part of; None: tools are not looked at. It takes seconds, for Python modules
     are imported, each by a process of its own.
@@ -82,7 +86,9 @@ def check(config: AcuConfig, warn: Callable[[str], None], tools: Mapping[str, st
     with refusals.noted():
         read_keys(config.network.api_keys_file)
     report = probe_machine()
-    plans, _ = _look(config, report, refusals)
+    plans, _ = _look(config, report, refusals, file)
+    if lies_open := folder_warning(config.data_plane.path):
+        warn(lies_open)
     for plan in plans:
         for warning in plan.ignored:
             warn(warning)
@@ -100,7 +106,9 @@ def check(config: AcuConfig, warn: Callable[[str], None], tools: Mapping[str, st
     refusals.tell()
 
 
-def _look(config: AcuConfig, report: Report, refusals: Refusals) -> tuple[tuple[Plan, ...], ssl.SSLContext | None]:
+def _look(
+    config: AcuConfig, report: Report, refusals: Refusals, file: Path | None
+) -> tuple[tuple[Plan, ...], ssl.SSLContext | None]:
     """The models' plans and the server side of TLS, which hold only where `refusals` has got nothing."""
     plans: tuple[Plan, ...] = ()
     tls: ssl.SSLContext | None = None
@@ -114,7 +122,7 @@ def _look(config: AcuConfig, report: Report, refusals: Refusals) -> tuple[tuple[
     with refusals.noted():
         check_audit_log(config.daemon.audit_log)
     with refusals.noted():
-        check_data_folder(config.data_plane.path)
+        check_data_folder(config, file)
     return plans, tls
 
 
@@ -201,28 +209,6 @@ def check_audit_log(path: str | None) -> None:
             f"daemon.audit_log: {free >> 20} MiB are free on the disk of {path}, and {SPARE_DISK_BYTES >> 20} MiB are "
             "needed; free some, or choose another disk"
         )
-
-
-def check_data_folder(path: str) -> None:
-    """Whether the data plane can be made or opened there, as far as looking tells. Raises StartRefused."""
-    place = Path(path)
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    if not place.is_dir():
-        raise StartRefused(f"data_plane.path: {path} cannot be a folder, since {place} is none; choose another path")
-    if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
-        raise StartRefused(f"data_plane.path: {place} cannot be written; choose another path, or change its rights")
-
-
-def check_data_unused(path: str) -> None:
-    """Whether no living process has the data plane there open. Raises StartRefused.
-
-    Where there is none yet, who makes one first has it, and others are told when they would open it.
-    """
-    if (pid := user_of(Path(path))) is None:
-        return
-    who = process_name(pid) if pid else "another process"
-    raise StartRefused(f"data_plane.path: {path} is in use by {who}; stop it, or choose another path")
 
 
 def open_audit_log(path: str | None) -> AuditLog | None:

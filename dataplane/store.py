@@ -389,8 +389,7 @@ async def opened(config: DataPlaneConfig, folder: Path | None = None) -> AsyncIt
 
 def _open_rocks(path: Path, memory: int) -> Rocks:
     with storage_errors(path):
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.chmod(0o700)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)  # one that is there is its owner's, who has set its mode
     share = rocks_share(memory)
     return Rocks.open(path / "rocks", memory_bytes=share - share // 8)  # it passes its limit now and then, by little
 

@@ -114,7 +114,7 @@ def check_file(named: Path | None, *, tools: bool = True) -> None:
     log = _Told()
     logging.getLogger().addHandler(log)
     try:
-        check(loaded.config, warn, environ if tools else None)
+        check(loaded.config, warn, environ if tools else None, loaded.file)
     except StartRefused as refused:
         follow = (text for text in refused.problems if not hangs(text.partition(": ")[0], judged.broken))
         problems += map(loaded.located, follow)

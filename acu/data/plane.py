@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from acu.config import AcuConfig, model_names
+from acu.data.folder import folder_warning
 from acu.errors import ModelError
 from acu.models import locate
 from agentflow.errors import AgentFlowError, Refused
@@ -64,6 +65,8 @@ class Data:
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Begin to open what is there already; returns at once."""
         self._tasks = tasks
+        if lies_open := folder_warning(str(self._folder)):
+            log.warning("the folder of data lies open", extra={"why": lies_open})
         if self._folder.is_dir():
             self._begin()
 

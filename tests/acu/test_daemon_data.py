@@ -15,7 +15,7 @@ import pytest
 import yaml
 from openai import OpenAI
 
-from acu.ground import check_data_unused
+from acu.data.folder import check_data_unused
 from dataplane.config import DataPlaneConfig
 from dataplane.store import opened
 from tests.acu.running import DaemonFactory, RunningDaemon, acu, until
@@ -165,19 +165,28 @@ def test_a_second_daemon_on_a_folder_of_data_is_refused(daemon: DaemonFactory, c
     check_data_unused(folder)
 
 
-def test_of_two_daemons_that_begin_a_folder_of_data_the_second_is_told_so(
-    daemon: DaemonFactory, client: Clients
+def test_of_two_daemons_with_one_folder_of_data_that_is_not_used_yet_the_second_is_refused(
+    daemon: DaemonFactory, tmp_path: Path
 ) -> None:
-    first, second = daemon(), daemon()
-    client(first).vector_stores.create(name="one")
-    with pytest.raises(openai.InternalServerError) as refused:
-        client(second).vector_stores.list()
-    assert second.status()["daemon"]["data"]["state"] == "failed"
-    assert refused.value.status_code == 503
-    assert "open in another process: stop the daemon that uses it. Or choose another data_plane.path." in str(
-        refused.value
+    first = daemon()
+    folder = first.status()["daemon"]["data"]["folder"]
+    assert not Path(folder).exists()
+    second = tmp_path / "second.yaml"
+    second.write_text(yaml.safe_dump({"network": {"bind_addr": None, "unix_socket": str(tmp_path / "second.sock")}}))
+    done = acu("serve", "--engine", "scripted", "-c", str(second), environ=first.environ)
+    who = Path(f"/proc/{first.pid}/comm").read_text().strip()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"acu: data_plane.path: {folder} is kept by {who} (pid {first.pid}), which has not stored anything yet; stop it, or "
+        "choose another path\n"
     )
-    assert client(second).models.list().data, "everything else goes on"
+    assert not (tmp_path / "second.sock").exists()
+    assert not Path(folder).exists()
+    first.signal(signal.SIGKILL)
+    first.process.wait()
+    first.checked = True
+    first.socket.unlink()
+    assert daemon().status()["daemon"]["data"]["state"] == "not used yet"
 
 
 async def worn(config: DataPlaneConfig) -> Path:

@@ -15,7 +15,6 @@ from acu.errors import ModelInUse, StartRefused
 from acu.ground import (
     check,
     check_audit_log,
-    check_data_folder,
     models_kept,
     open_audit_log,
     read_keys,
@@ -136,12 +135,26 @@ def test_models_are_kept_while_the_daemon_lives_and_one_that_went_is_refused(tmp
 def test_a_folder_of_data_that_cannot_be_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    check_data_folder(str(tmp_path / "not" / "there" / "yet"))
+
+    def with_data(path: Path) -> AcuConfig:
+        return AcuConfig(models=PLAYED, data_plane=DataPlaneConfig(path=str(path)))
+
+    assert warnings(with_data(tmp_path / "not" / "there" / "yet")) == []
+    assert refused(with_data(file)) == ["data_plane.path"]
     with pytest.raises(StartRefused, match=r"data_plane\.path: .*cannot be a folder, since .*file is none"):
-        check_data_folder(str(file / "data"))
-    config = AcuConfig(models=PLAYED, data_plane=DataPlaneConfig(path=str(file)))
-    assert refused(config) == ["data_plane.path"]
+        warnings(with_data(file / "data"))
+    assert refused(with_data(tmp_path)) == ["data_plane.path"], "it has a file in it that is not ours"
+    assert refused(with_data(Path("/"))) == ["data_plane.path"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_a_folder_of_data_in_which_everybody_may_write_is_a_warning_of_the_check(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    config = AcuConfig(models=PLAYED, data_plane=DataPlaneConfig(path=str(tmp_path)))
+    (warning,) = warnings(config)
+    assert warning.startswith("data_plane.path: everybody may write in ")
+    survey(LoadedConfig(config, None, {}), {})
+    assert tmp_path.stat().st_mode & 0o777 == 0o777
 
 
 def test_a_node_that_is_not_there_is_refused_and_what_cannot_be_bound_is_a_warning_of_the_check() -> None:
