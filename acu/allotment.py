@@ -22,12 +22,12 @@ from acu.config import AcuConfig, GpuConfig, model_role
 from acu.errors import StartRefused
 from acu.hardware.placement import NodeBudget, memory_of, node_budget
 from acu.hardware.report import Gpu, Node, Report
-from acu.hardware.vram import CONTEXT_MB, GRAPHS_MB, MIB, Alternative, Card, Demand, MemoryPlan, step_mb
+from acu.hardware.vram import CONTEXT_MB, GRAPHS_MB, Alternative, Card, Demand, MemoryPlan, step_mb, whole_mib
 from acu.models.catalogue import Layout, ModelEntry, catalogue
 from acu.models.headers import VALUE_BYTES, Weights
 from agentflow.config import ModelConfig
 from agentflow.engine.vllm.facts import MachineFacts, ModelFacts
-from agentflow.engine.vllm.tuning import RUNTIME_BYTES, dtype_of, kv_bytes_a_token, step_of
+from agentflow.engine.vllm.tuning import MIB, RUNTIME_BYTES, dtype_of, kv_bytes_a_token, step_of
 from dataplane.memory import memory_bytes
 
 A10G_MB, A10G_WEIGHTS_MB, A10G_KV_MB = 23_028, 12_288, 8_192  # the reference device, and how it is divided
@@ -119,8 +119,8 @@ def demand_on_gpu(model: Sized, *, shared: bool) -> Demand:
     return Demand(
         key=model.key,
         model=config.model,
-        weights_mb=_up(model.weights.held(dtype)),
-        kv_mb=_up(_number(extra, "kv_cache_memory_bytes", (config.kv_cache_mb or 0) * MIB)),
+        weights_mb=whole_mib(model.weights.held(dtype)),
+        kv_mb=whole_mib(_number(extra, "kv_cache_memory_bytes", (config.kv_cache_mb or 0) * MIB)),
         own_pool=written or not shared,
         written=written,
         token_bytes=kv_bytes_a_token(facts, config, dtype),
@@ -144,7 +144,7 @@ def demand_on_cpu(model: Sized, dtype: str, kv_mb: int) -> Demand:
     return Demand(
         key=model.key,
         model=config.model,
-        weights_mb=_up(model.weights.held(dtype)),
+        weights_mb=whole_mib(model.weights.held(dtype)),
         kv_mb=kv_mb,
         own_pool=config.kv_cache_mb is not None,
         token_bytes=kv_bytes_a_token(facts, config, dtype) if engine else None,
@@ -182,7 +182,7 @@ def by_catalogue(key: str, model: ModelConfig, entry: ModelEntry) -> Sized:
 
 def alternatives() -> tuple[Alternative, ...]:
     """The catalogue's chat models."""
-    return tuple(Alternative(each.name, _up(each.installed_bytes)) for each in catalogue() if each.role == "chat")
+    return tuple(Alternative(each.name, whole_mib(each.installed_bytes)) for each in catalogue() if each.role == "chat")
 
 
 def card_plan(card: Card, demands: Iterable[Demand], budget: Budget | None) -> MemoryPlan:
@@ -244,7 +244,3 @@ def _dtype(model: Sized) -> str:
 def _number(extra: dict[str, object], name: str, otherwise: int) -> int:
     value = extra.get(name)
     return value if isinstance(value, int) and value > 0 else otherwise
-
-
-def _up(size: int) -> int:
-    return -(-size // MIB)

@@ -44,7 +44,7 @@ from acu.process import descriptors, sockets, systemd
 from acu.process.lastresort import LastResort
 from acu.process.pulse import RecentLag, beat, settle_memory
 from acu.process.signals import HANDLED_SIGNALS, STOP_SIGNALS, signals_held
-from acu.served import Plan, build
+from acu.served import Plan, build, card_memory
 from acu.telemetry.logs import LogThread, log_style
 from acu.telemetry.tracing import open_tracing
 
@@ -150,7 +150,7 @@ class Daemon:
         self._started_at = time.monotonic()
         self._lag = RecentLag()
         self._locality = Locality(ground.bound)
-        self._card = CardKeeper(ground.config, ground.report)
+        self._card = CardKeeper(ground.config, ground.report, card_memory(ground.plans, ground.config, ground.report))
         self._stopping = asyncio.Event()
         self._forced = asyncio.Event()
         self._reload_asked = asyncio.Event()

@@ -32,20 +32,18 @@ from acu.errors import ModelError, ModelIncomplete, StartRefused
 from acu.hardware import Report
 from acu.hardware.numa import read_nodes
 from acu.hardware.probe import memory
-from acu.hardware.vram import Demand, problem
+from acu.hardware.vram import Demand, MemoryPlan, problem
 from acu.models import LocalModel, Recommended, is_path, locate, recommended_sampling
 from acu.models.headers import Weights, read_weights
 from acu.refusals import Refusals
 from agentflow.config import ModelConfig, SamplingConfig
 from agentflow.engine.script import Script
 from agentflow.engine.vllm.facts import MachineFacts, read_machine, read_model
-from agentflow.engine.vllm.tuning import RUNTIME_BYTES, choose, choose_pooling, dtype_of
+from agentflow.engine.vllm.tuning import MIB, RUNTIME_BYTES, choose, choose_pooling, dtype_of
 from agentflow.errors import EngineStartFailed
 from agentflow.messages import Sampling
 from agentflow.sampling import settled
 from dataplane.truth.inuse import user_of
-
-MIB = 1 << 20
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -234,13 +232,19 @@ def check_weights(plans: Sequence[Plan], report: Report) -> None:
 
 def check_card(plans: Sequence[Plan], config: AcuConfig, report: Report) -> None:
     """Refuse engines that the card has no room for, saying what would fit. Raises StartRefused."""
+    planned = card_memory(plans, config, report)
+    if planned is not None and (found := problem(planned, alternatives())):
+        raise StartRefused(found)
+
+
+def card_memory(plans: Sequence[Plan], config: AcuConfig, report: Report) -> MemoryPlan | None:
+    """How the card's memory is divided; None where no engine is on one."""
     demands = [plan.demand for plan in plans if plan.demand is not None]
     device, budget = device_of(config.gpu, report), gpu_budget(config.gpu, report)
     if device is None or not demands:
-        return
+        return None
     daemon = user_of(Path(config.data_plane.path)) if device.processes else None
-    if found := problem(card_plan(card_of(device, daemon), demands, budget), alternatives()):
-        raise StartRefused(found)
+    return card_plan(card_of(device, daemon), demands, budget)
 
 
 def check_engine(plan: Plan) -> None:

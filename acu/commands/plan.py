@@ -42,12 +42,12 @@ from acu.hardware import Gpu, Report, gpu_present, probe_machine
 from acu.hardware.numa import read_nodes
 from acu.hardware.placement import NodeBudget
 from acu.hardware.report import Node
-from acu.hardware.vram import CARDS, MIB, Card, Demand, MemoryPlan, known_card, problem
+from acu.hardware.vram import CARDS, Card, Demand, MemoryPlan, known_card, problem
 from acu.models import by_name, locate
 from acu.models.headers import read_weights
 from agentflow.config import ModelConfig
 from agentflow.engine.vllm.facts import MachineFacts, read_model
-from agentflow.engine.vllm.tuning import choose, choose_pooling, dtype_of
+from agentflow.engine.vllm.tuning import MIB, choose, choose_pooling, dtype_of
 from agentflow.errors import EngineStartFailed
 from dataplane.truth.inuse import user_of
 

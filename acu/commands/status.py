@@ -264,15 +264,17 @@ def gpu_memory_of(card: dict[str, Any]) -> str:
     """How full the card is, where that leads, and what is done about it; nothing without one."""
     if not card:
         return ""
+    problem = f"\n[yellow]{escape(card['problem'])}[/]" if card["problem"] else ""
     if card["used_mb"] is None or card["baseline_mb"] is None:
-        return f"{card['capacity_mb'] / 1024:.1f} GiB"
+        return f"{card['capacity_mb'] / 1024:.1f} GiB{problem}"
     used, room = f"{card['used_mb'] / 1024:.1f} of {card['capacity_mb'] / 1024:.1f} GiB", f"{max(0, card['share']):.0%}"
-    line = f"{used}, {room} of the room above the {card['baseline_mb'] / 1024:.1f} GiB after warm-up"
+    planned = f" (planned: {card['planned_mb'] / 1024:.1f})" if card.get("planned_mb") else ""
+    line = f"{used}{planned}, {room} of the room above the {card['baseline_mb'] / 1024:.1f} GiB after warm-up"
     if card["full_in_s"] is not None:
         line += f"; {card['mb_per_hour']:.0f} MiB more an hour: full in {duration(card['full_in_s'])}"
     taken = [f"{name.replace('_', ' ')} {count}" for name, count in card["taken"].items() if count]
     line += f"; taken so far: {', '.join(taken)}" if taken else ""
-    return escape(line) + (f"\n[yellow]{escape(card['problem'])}[/]" if card["problem"] else "")
+    return escape(line) + problem
 
 
 def idle_runs_of(models: list[dict[str, Any]]) -> str:

@@ -23,9 +23,8 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentflow.engine.vllm.tuning import SHORTEST, tokens_held
+from agentflow.engine.vllm.tuning import MIB, SHORTEST, tokens_held
 
-MIB = 1 << 20
 CONTEXT_MB = 512
 GRAPHS_MB = 512
 RESERVE = 40  # one part in so many
@@ -109,7 +108,7 @@ class Demand(Struct, frozen=True, kw_only=True):
             return self.kv_mb and LEAST_POOL_MB
         wanted = self.context or SHORTEST
         tokens = wanted if self.fixed and not shortened else min(wanted, SHORTEST)
-        return max(_up((tokens + SPARE_TOKENS) * self.token_bytes), LEAST_POOL_MB)
+        return max(whole_mib((tokens + SPARE_TOKENS) * self.token_bytes), LEAST_POOL_MB)
 
 
 class MemoryPlan(Struct, frozen=True, kw_only=True):
@@ -146,9 +145,14 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
         return self.card.usable_mb - self.weights_mb - self.kv_mb - self.processes_mb - self.workers_mb
 
     @property
+    def spare_mb(self) -> int:
+        """What nobody takes even while every engine does its largest step, below 0: what is lacking."""
+        return self.scratch_mb - self.step_mb
+
+    @property
     def kv_room_mb(self) -> int:
         """What all KV pools together may take."""
-        return self.scratch_mb - self.step_mb + self.kv_mb
+        return self.spare_mb + self.kv_mb
 
     @property
     def within_limit(self) -> bool:
@@ -158,7 +162,7 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
     @property
     def fits(self) -> bool:
         """Whether the engines can be started."""
-        return self.within_limit and self.scratch_mb >= self.step_mb
+        return self.within_limit and self.spare_mb >= 0
 
     @property
     def engines_on_gpu(self) -> int:
@@ -184,7 +188,7 @@ def step_mb(*, tokens: int, rows: int, widths: tuple[int, int, int], value_bytes
     hidden, intermediate, vocabulary = widths
     layers = tokens * (2 * hidden + 3 * intermediate) * value_bytes
     sampler = rows * vocabulary * (value_bytes + 4 + 4 + 8 + 4)
-    return _up(layers + sampler)
+    return whole_mib(layers + sampler)
 
 
 def known_card(named: str) -> Card | None:
@@ -206,8 +210,8 @@ def problem(plan: MemoryPlan, alternatives: tuple[Alternative, ...] = ()) -> str
             f"the weights of {who} need {plan.weights_mb} MiB on the GPU, and gpu.weights_mb is {plan.weights_limit_mb}"
         )
         who = "it" if len(plan.demands) == 1 else "they"
-    if plan.scratch_mb < plan.step_mb:
-        whole = plan.card.usable_mb - plan.scratch_mb + plan.step_mb
+    if plan.spare_mb < 0:
+        whole = plan.card.usable_mb - plan.spare_mb
         workers = f" + {plan.workers_mb} for workers" if plan.workers_mb else ""
         why.append(
             f"{who} {need} {whole} MiB on {plan.card.name}: {plan.weights_mb} for weights + {plan.kv_mb} for KV + "
@@ -227,8 +231,8 @@ def advise(plan: MemoryPlan, alternatives: tuple[Alternative, ...]) -> tuple[str
 def _smaller_pools(plan: MemoryPlan) -> str | None:
     """The same models, with the weights that they have and pools that fit beside them."""
     limit = "" if plan.within_limit else f"gpu.weights_mb: {plan.weights_mb}"
-    if plan.scratch_mb >= plan.step_mb:
-        return f"{limit} (beside this KV, {plan.scratch_mb - plan.step_mb} MiB remain)"
+    if plan.spare_mb >= 0:
+        return f"{limit} (beside this KV, {plan.spare_mb} MiB remain)"
     for shortened in (False, True):
         pools = _pools(plan, shortened=shortened)
         if pools is not None:
@@ -320,6 +324,6 @@ def _names(plan: MemoryPlan) -> str:
     return ", ".join(f"models.{demand.key} ({demand.model})" for demand in plan.demands)
 
 
-def _up(size: int) -> int:
+def whole_mib(size: int) -> int:
     """Bytes in whole MiB, rounded up."""
     return -(-size // MIB)

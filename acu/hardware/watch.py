@@ -20,6 +20,12 @@ that would need more than a window for MIN_GROWTH_MB.
 **A restart** comes at most every `restart_every_s`. After it the engines warm up again: `warm_up` is told when they have, and
 until then no reading counts. Where the use is then still at the mark that asked for it, the restart did not help: somebody else
 holds the memory, and no further one is told until the use has been below.
+
+**Engines that come up again**, for whatever reason, begin a new trend; a step in force stays unless what is read then is below
+its mark. While they start (`starting`), a reading can end a step as ever, and raises none: loading comes and goes.
+
+**Readings that fail** (`miss`) count for nothing while there are few: the step stays. After BLIND in a row it is given up, for
+nobody could say when it is over, and the engines that work are the better witness. The next step comes by readings, as ever.
 """
 
 from __future__ import annotations
@@ -35,6 +41,7 @@ WARM: Final = 3  # readings
 HOLD: Final = 3
 HOLD_RESTART: Final = 12
 CALM_READINGS: Final = 12
+BLIND: Final = 120  # failed readings: ten minutes, every 5 s
 GAP: Final = 0.05  # of the room
 MIN_ROOM_MB: Final = 256  # less is no room to tell a creep from what comes and goes
 POINTS: Final = 96
@@ -84,10 +91,15 @@ class CardWatch:
         self.futile = False  # the last restart did not help
         self._warming: list[int] | None = None
         self._ring = Ring(marks.window_s)
-        self._above = self._below = 0  # readings in a row
+        self._above = self._below = self._missed = 0  # readings in a row
         self._restarted_at: float | None = None
         self._restarting = False
         self._judging = False  # the next baseline tells whether a restart helped
+
+    @property
+    def blind(self) -> bool:
+        """Whether so many readings failed that a step is given up."""
+        return self._missed >= BLIND
 
     @property
     def warm(self) -> bool:
@@ -107,6 +119,7 @@ class CardWatch:
 
     def observe(self, used_mb: int, at_s: float) -> Step:
         """The step in force after this reading. RESTART is told once: do it, and call `warm_up` when it is done."""
+        self._missed = 0
         if self._restarting:
             return self.step
         if self._warming is not None:
@@ -124,6 +137,25 @@ class CardWatch:
         self._count(share)
         if self._above >= (HOLD_RESTART if self.step is Step.FREE else HOLD):
             return self._up(at_s)
+        return self._down()
+
+    def starting(self, used_mb: int) -> Step:
+        """The step in force after a reading while engines start, or have failed to."""
+        self._missed = self._above = 0
+        if self.baseline_mb is not None:
+            below = self.step > Step.CALM and self.share(used_mb) < self.marks.of(self.step) - GAP
+            self._below = self._below + 1 if below else 0
+        return self._down()
+
+    def miss(self) -> Step:
+        """The step in force after a reading that failed."""
+        self._missed += 1
+        if self.blind:
+            self.step = Step.CALM
+            self._above = self._below = 0
+        return self.step
+
+    def _down(self) -> Step:
         if self._below >= CALM_READINGS:
             self.step = Step(self.step - 1)
             self._above = self._below = 0
@@ -155,11 +187,12 @@ class CardWatch:
 
     def _take_baseline(self, used_mb: int) -> None:
         self._warming = None
-        self.futile = (self._judging or self.futile) and self.share(used_mb) >= self.marks.restart_at - GAP
-        if not self.futile:
-            self.step = Step.CALM
-        self._judging = False
         self.baseline_mb = used_mb if self.baseline_mb is None else min(self.baseline_mb, used_mb)
+        share = self.share(used_mb)
+        self.futile = (self._judging or self.futile) and share >= self.marks.restart_at - GAP
+        while self.step and share < self.marks.of(self.step) - GAP:
+            self.step = Step(self.step - 1)
+        self._judging = False
         self._ring = Ring(self.marks.window_s)
         self.trend = Trend()
         self._above = self._below = 0

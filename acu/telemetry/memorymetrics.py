@@ -11,9 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from acu.hardware.cardkeeper import NAMES, CardStatus
+from agentflow.engine.vllm.tuning import MIB
 from agentflow.status import HeldStatus, ServiceStatus
-
-MIB = 1 << 20
 
 
 class MemoryCollector(Collector):
@@ -58,6 +57,7 @@ def _gpu(card: CardStatus) -> Iterator[Metric]:
         return gauge(f"{name}_bytes", text, None if mebibytes is None else mebibytes * MIB)
 
     yield size("used", "GPU memory in use, of all processes.", card.used_mb)
+    yield size("planned", "The most that the plan of memory has, with what others held at the start.", card.planned_mb)
     yield size("baseline", "The same after warm-up.", card.baseline_mb)
     yield size("capacity", "GPU memory that processes can have.", card.capacity_mb)
     yield gauge("room_used_perc", "Share in use of what was free after warm-up, 1 is all.", card.share)

@@ -208,6 +208,8 @@ def test_a_watched_card_is_shown_with_where_it_leads_and_what_is_done_about_it()
     report["daemon"]["gpu_memory"] = card_of()
     (line,) = [line.strip() for line in shown(report, 160) if "GPU memory" in line]
     assert line == "GPU memory  20.0 of 22.0 GiB, 50% of the room above the 18.0 GiB after warm-up"
+    report["daemon"]["gpu_memory"] = card_of(planned_mb=19_456)
+    assert any("20.0 of 22.0 GiB (planned: 19.0), 50% of the room" in line for line in shown(report, 160))
     taken = {"limit_prompts": 2, "drop_caches": 1, "restart_engines": 0}
     problem = "prompts of more than 2048 tokens are refused"
     report["daemon"]["gpu_memory"] = card_of(mb_per_hour=341.2, full_in_s=21_600, taken=taken, problem=problem)
@@ -217,6 +219,8 @@ def test_a_watched_card_is_shown_with_where_it_leads_and_what_is_done_about_it()
         in text
     )
     assert problem in text
+    report["daemon"]["gpu_memory"] = card_of(used_mb=None, problem="the GPU's memory cannot be read")
+    assert "22.0 GiB the GPU's memory cannot be read" in " ".join(" ".join(shown(report, 80)).split())
     report["daemon"]["gpu_memory"] = card_of(baseline_mb=None)
     assert any(line.split() == ["GPU", "memory", "22.0", "GiB"] for line in shown(report, 80))
 

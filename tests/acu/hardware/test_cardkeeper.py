@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,8 +16,12 @@ from msgspec.structs import replace
 from acu.config import AcuConfig, GpuConfig
 from acu.config.sections import DaemonConfig
 from acu.hardware import probe_machine
-from acu.hardware.cardkeeper import Card, CardKeeper, CardStatus
+from acu.hardware.cardkeeper import CardKeeper, CardStatus
+from acu.hardware.cardreader import Card
 from acu.hardware.cards import CardMemory, read_cards
+from acu.hardware.vram import Card as CardMemoryPlan
+from acu.hardware.vram import Demand, MemoryPlan
+from acu.hardware.watch import BLIND
 from agentflow.engine.script import Rule, Script
 from tests.acu.hardware.recorded import RecordedNvml, machine_root, recorded_nvml
 from tests.acu.http.hostile import CHAT, request
@@ -36,7 +41,14 @@ def hold(nvml: RecordedNvml, share: float) -> None:
 
 @asynccontextmanager
 async def watched(
-    served: Served, nvml: RecordedNvml, *, drain_s: float = 30.0, open_card: Any = None, **gpu: Any
+    served: Served,
+    nvml: RecordedNvml,
+    *,
+    drain_s: float = 30.0,
+    open_card: Any = None,
+    plan: MemoryPlan | None = None,
+    patience_s: float = 20.0,
+    **gpu: Any,
 ) -> AsyncIterator[CardKeeper]:
     config = AcuConfig(
         gpu=GpuConfig(watch_s=0.002, long_prompt_tokens=300, **gpu), daemon=DaemonConfig(drain_timeout_s=drain_s)
@@ -46,7 +58,7 @@ async def watched(
     def open_recorded(index: int) -> Card | None:
         return CardMemory.open(index, nvml)
 
-    keeper = CardKeeper(config, replace(probe_machine(), gpus=gpus), open_card or open_recorded)
+    keeper = CardKeeper(config, replace(probe_machine(), gpus=gpus), plan, open_card or open_recorded, patience_s)
     async with asyncio.TaskGroup() as tasks:
         keeper.start(tasks, served.service)
         try:
@@ -97,6 +109,7 @@ async def test_step_by_step_as_the_card_fills_and_all_the_way_back(caplog: pytes
         await warm(keeper, nvml)
         assert status(keeper) == CardStatus(
             used_mb=BASE,
+            planned_mb=None,
             baseline_mb=BASE,
             capacity_mb=FULL,
             share=0.0,
@@ -197,6 +210,131 @@ async def test_a_reading_that_fails_is_counted_told_once_and_ends_nothing(caplog
     assert caplog.text.count("the GPU's memory cannot be read") == 1
 
 
+async def test_a_step_in_force_outlives_readings_that_fail_and_ends_told_when_nobody_can_say_that_it_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    nvml = recorded_nvml("a10g")
+    async with serving() as served, watched(served, nvml) as keeper:
+        await warm(keeper, nvml)
+        hold(nvml, 0.72)
+        await until(lambda: status(keeper).step == "limit_prompts")
+        nvml.failing["*"] = "NVML_ERROR_GPU_IS_LOST"
+        await until(lambda: status(keeper).unreadable >= 2)
+        assert (status(keeper).step, served.service.status().prompt_limit) == ("limit_prompts", 300)
+        assert status(keeper).problem == (
+            "the GPU's memory cannot be read; prompts of more than 300 tokens are refused"
+        )
+        await until(lambda: status(keeper).step == "calm")
+        assert status(keeper).unreadable == BLIND
+        assert status(keeper).problem == "the GPU's memory cannot be read, so nothing is done about it"
+        assert (await ask(served, LONG)).status == 200
+        nvml.failing.clear()
+        await until(lambda: status(keeper).step == "limit_prompts")
+        assert served.service.status().prompt_limit == 300
+    assert caplog.text.count("could not be read for long: long prompts are taken again") == 1
+    assert caplog.text.count("the GPU's memory cannot be read") == 1
+
+
+async def test_nvml_is_opened_again_after_the_driver_was_reset(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "acu.hardware.cardkeeper")
+    nvml = recorded_nvml("a10g")
+    async with serving() as served, watched(served, nvml) as keeper:
+        await warm(keeper, nvml)
+        nvml.opened = 0  # each call is answered with NVML_ERROR_UNINITIALIZED
+        hold(nvml, 0.72)
+        await until(lambda: status(keeper).step == "limit_prompts")
+        assert status(keeper).unreadable == 1
+        assert nvml.opened == 1
+        nvml.failing["nvmlInit"] = nvml.failing["nvmlDeviceGetMemoryInfo"] = "NVML_ERROR_GPU_IS_LOST"
+        await until(lambda: status(keeper).unreadable >= 4)
+        assert nvml.opened == 0  # whoever resets the card needs that
+        nvml.failing.clear()
+        await until(lambda: not status(keeper).problem.startswith("the GPU's memory cannot"))
+    assert caplog.text.count("the GPU's memory can be read again") == 2
+    assert nvml.opened == 0
+
+
+@pytest.mark.parametrize("hangs", ["open", "read"])
+async def test_a_card_that_does_not_answer_holds_up_neither_the_watch_nor_a_stop(hangs: str) -> None:
+    answers, asked, closed = threading.Event(), threading.Event(), threading.Event()
+
+    class Stuck:
+        def used_mb(self) -> int:
+            if hangs == "read":
+                asked.set()
+                answers.wait()
+            return BASE
+
+        def capacity_mb(self) -> int:
+            return FULL
+
+        def close(self) -> None:
+            closed.set()
+
+    def open_card(_: int) -> Card:
+        if hangs == "open":
+            asked.set()
+            answers.wait()
+        return Stuck()
+
+    async with serving() as served:
+        async with watched(served, recorded_nvml("a10g"), open_card=open_card, patience_s=0.01) as keeper:
+            await until(asked.is_set)
+            await until(lambda: keeper.status() is not None and status(keeper).unreadable >= 3)
+            assert status(keeper).problem == "the GPU's memory cannot be read"
+            assert (status(keeper).used_mb, status(keeper).capacity_mb) == (None, 23_028)
+        assert not closed.is_set()
+        answers.set()  # what came too late is let go of
+        await until(closed.is_set)
+
+
+async def test_a_card_that_says_that_it_has_no_memory_is_not_judged_by_it() -> None:
+    nvml = recorded_nvml("a10g")
+    info = nvml.devices[0]["nvmlDeviceGetMemoryInfo_v2"]
+    async with serving() as served, watched(served, nvml) as keeper:
+        free, info["free"], info["used"] = info["free"], 0, 0
+        await until(lambda: keeper.status() is not None and status(keeper).unreadable >= 3)
+        assert (status(keeper).baseline_mb, status(keeper).step) == (None, "calm")
+        info["free"] = free
+        await warm(keeper, nvml)
+        assert status(keeper).capacity_mb == FULL
+
+
+async def test_a_step_ends_by_readings_also_while_an_engine_fails_to_come_back() -> None:
+    nvml = recorded_nvml("a10g")
+    script = Script(rules=(Rule(match="^die$", answer="x" * 9, die_after_tokens=1),))
+    async with serving(script=script, restart_backoff_s=60.0) as served, watched(served, nvml) as keeper:
+        await warm(keeper, nvml)
+        hold(nvml, 0.72)
+        await until(lambda: status(keeper).step == "limit_prompts")
+        await ask(served, "die")
+        await until(lambda: not served.service.status().ready)
+        hold(nvml, 0.1)
+        await until(lambda: status(keeper).step == "calm")
+        assert served.service.status().prompt_limit is None
+        hold(nvml, 0.9)
+        looks = nvml.calls.count("nvmlDeviceGetMemoryInfo")
+        await until(lambda: nvml.calls.count("nvmlDeviceGetMemoryInfo") > looks + 20)
+        assert status(keeper).step == "calm"
+
+
+async def test_use_beyond_the_plan_is_told_once_and_shown(caplog: pytest.LogCaptureFixture) -> None:
+    nvml = recorded_nvml("a10g")
+    demand = Demand(key="m", model="m", weights_mb=BASE - 2_100, kv_mb=1_000, process_mb=1_000, step_mb=500)
+    plan = MemoryPlan(card=CardMemoryPlan("NVIDIA A10G", 23_028, 450), demands=(demand,))
+    async with serving() as served, watched(served, nvml, plan=plan) as keeper:
+        await warm(keeper, nvml)
+        assert (status(keeper).planned_mb, status(keeper).problem) == (BASE + 400, "")
+        hold(nvml, 0.2)
+        await until(lambda: status(keeper).used_mb == BASE + 800)
+        assert status(keeper).problem.startswith("400 MiB more are in use than the plan has (see `acu doctor --plan`")
+        hold(nvml, 0.0)
+        await until(lambda: status(keeper).problem == "")
+        hold(nvml, 0.3)
+        await until(lambda: status(keeper).problem.startswith("800 MiB more"))
+    assert caplog.text.count("more of the GPU's memory is in use than the plan has") == 1
+
+
 async def test_a_defect_in_a_look_ends_no_daemon(caplog: pytest.LogCaptureFixture) -> None:
     class Odd:
         looks = 0
@@ -271,8 +409,9 @@ async def test_without_a_gpu_or_a_driver_that_answers_nothing_is_watched(caplog:
         async with watched(served, recorded_nvml("none")) as keeper:
             assert (keeper.status(), keeper.told()) == (None, None)
         async with watched(served, recorded_nvml("a10g"), open_card=lambda _: None) as keeper:
-            await until(lambda: "NVML does not answer" in caplog.text)
-            assert keeper.status() is None
+            await until(lambda: "the GPU's memory cannot be read" in caplog.text)
+            assert status(keeper).used_mb is None
+            assert status(keeper).problem == "the GPU's memory cannot be read"
 
 
 def test_a_daemon_without_a_gpu_tells_of_none_and_of_its_pools(daemon: DaemonFactory) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from acu.hardware.watch import CALM_READINGS, HOLD, HOLD_RESTART, WARM, CardMarks, CardWatch, Step, Trend
+from acu.hardware.watch import BLIND, CALM_READINGS, HOLD, HOLD_RESTART, WARM, CardMarks, CardWatch, Step, Trend
 
 EVERY_S = 5.0
 BASE, FULL = 18_000, 22_000  # MiB: a room of 4000
@@ -149,6 +149,61 @@ def test_engines_that_came_back_by_themselves_judge_no_restart() -> None:
     card.warm_up()
     card.warm_up(FULL)
     assert (card.watch.futile, card.watch.step) == (False, Step.CALM)
+
+
+def test_engines_that_come_up_again_lift_no_step_unless_the_use_is_below_its_mark() -> None:
+    for share, expected in (
+        (0.86, Step.FREE),
+        (0.81, Step.FREE),
+        (0.79, Step.LIMIT),
+        (0.66, Step.LIMIT),
+        (0.64, Step.CALM),
+    ):
+        card = Card()
+        assert card.last(0.86, 2 * HOLD) is Step.FREE
+        card.watch.warm_up()
+        card.see([FULL] * (WARM - 1))
+        assert card.watch.step is Step.FREE  # while they warm up
+        card.warm_up(BASE + round(4000 * share))
+        assert card.watch.step is expected
+
+
+def test_a_restart_that_helped_a_little_leaves_what_is_still_due_in_force() -> None:
+    card = Card()
+    assert card.restarts(0.96, 1000) == 1
+    card.warm_up(BASE + 3520)
+    assert (card.watch.step, card.watch.futile) == (Step.FREE, False)
+
+
+def test_while_engines_start_a_step_can_end_and_none_begins() -> None:
+    card = Card()
+    assert {card.watch.starting(FULL) for _ in range(100)} == {Step.CALM}
+    card.last(0.86, 2 * HOLD)
+    high, low = BASE + 3400, BASE + 1000
+    assert {card.watch.starting(high) for _ in range(100)} == {Step.FREE}
+    assert [card.watch.starting(low) for _ in range(CALM_READINGS)][-2:] == [Step.FREE, Step.LIMIT]
+    assert [card.watch.starting(low) for _ in range(CALM_READINGS)][-1] is Step.CALM
+
+
+def test_a_step_outlives_readings_that_fail_and_is_given_up_when_there_were_too_many() -> None:
+    card = Card()
+    card.last(0.72, HOLD)
+    assert {card.watch.miss() for _ in range(BLIND - 1)} == {Step.LIMIT}
+    assert not card.watch.blind
+    assert card.last(0.72, 1) is Step.LIMIT  # one that succeeds begins the count anew
+    assert {card.watch.miss() for _ in range(BLIND - 1)} == {Step.LIMIT}
+    assert (card.watch.miss(), card.watch.blind) == (Step.CALM, True)
+    assert card.last(0.72, HOLD - 1) is Step.CALM
+    assert (card.last(0.72, 1), card.watch.blind) == (Step.LIMIT, False)
+
+
+def test_readings_that_fail_now_and_then_keep_no_step_from_coming_or_going() -> None:
+    card = Card()
+    steps = []
+    for share in (0.72,) * HOLD + (0.0,) * CALM_READINGS:
+        card.watch.miss()
+        steps.append(card.last(share, 1))
+    assert (steps[HOLD - 1], steps[-1]) == (Step.LIMIT, Step.CALM)
 
 
 def creep(mb_per_hour: float, hours: float, start: float = BASE) -> list[int]:

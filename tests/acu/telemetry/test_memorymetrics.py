@@ -11,6 +11,7 @@ from tests.acu.telemetry.test_metrics import samples
 
 CARD = CardStatus(
     used_mb=20_000,
+    planned_mb=19_000,
     baseline_mb=18_000,
     capacity_mb=22_000,
     share=0.5,
@@ -36,6 +37,7 @@ def seen(service: ServiceStatus, card: CardStatus | None) -> dict[str, float]:
 def test_every_figure_of_a_card_and_of_the_pools_has_its_series() -> None:
     assert seen(SERVICE, CARD) == {
         "acu_gpu_memory_used_bytes": 20_000 * MIB,
+        "acu_gpu_memory_planned_bytes": 19_000 * MIB,
         "acu_gpu_memory_baseline_bytes": 18_000 * MIB,
         "acu_gpu_memory_capacity_bytes": 22_000 * MIB,
         "acu_gpu_memory_room_used_perc": 0.5,
