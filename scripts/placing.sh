@@ -3,7 +3,8 @@
 #
 # Every change goes through here: it is printed with --dry-run, and what takes it back is remembered before it is made, so that a
 # run that fails, or is interrupted, leaves the tree as it was. Files and folders outside of those that are ACU's alone are noted in
-# /etc/acu/.installed, a path a line, in the order in which they were made; only these are ever removed.
+# /etc/acu/.installed, a path a line, in the order in which they were made; only these are ever removed. The program's folder has a list
+# of its own (program.sh).
 #
 # The sourcing script sets $here (the checkout), $root (the tree, empty for this box), $prefix, $listed, $dry_run and $was (an empty
 # folder, which undo_all removes) and has `trap undo_all EXIT`.
@@ -26,8 +27,10 @@ write() {
   if [[ $dry_run ]]; then
     printf "install -m %s /dev/stdin %q <<'EOF'\n%s\nEOF\n" "$2" "$1" "$(cat)"
   else
-    install -m "$2" /dev/stdin "$root$incomplete"
-    mv -f "$root$incomplete" "$1"
+    if ! { install -m "$2" /dev/stdin "$root$incomplete" && mv -f "$root$incomplete" "$1"; }; then
+      rm -f "$root$incomplete"
+      return 1
+    fi
   fi
 }
 
@@ -35,16 +38,17 @@ write() {
 undone_by() { undo+=("${*@Q}"); }
 
 undo_all() {
-  local code=$? at
+  local code=$? last
+  set +e
   trap - EXIT
-  trap '' INT TERM # once begun, it is done to its end
+  trap '' HUP INT PIPE TERM # once begun, it is done to its end, whether anybody looks on or not
   if ((code != 0)) && [[ ! $dry_run ]] && ((${#undo[@]})); then
     step "it failed: what this run did is undone"
-    for ((at = ${#undo[@]} - 1; at >= 0; at--)); do
-      eval "${undo[at]}" || say "could not: ${undo[at]}"
+    for ((last = ${#undo[@]} - 1; last >= 0; last--)); do
+      eval "${undo[last]}" || say "could not: ${undo[last]}"
     done
   fi
-  rm -rf "$was" || true
+  rm -rf "$was"
   exit "$code"
 }
 
@@ -97,7 +101,7 @@ changing() {
 # place SOURCE FILE [EDIT]: a file of systemd/ with the prefix in it, and with this edit of sed.
 place() {
   local edit="s|/opt/acu|$prefix|g;${3-}"
-  if [[ -f $root$2 ]] && cmp -s <(sed "$edit" "$here/systemd/$1") "$root$2"; then return; fi
+  if is_placed "$@"; then return; fi
   changing "$2"
   if [[ $dry_run ]]; then
     printf 'sed %q %q | install -m 644 /dev/stdin %q\n' "$edit" "$here/systemd/$1" "$root$2"
@@ -106,6 +110,9 @@ place() {
     write "$root$2" 644 <"$was/edited"
   fi
 }
+
+# is_placed SOURCE FILE [EDIT]: whether it is there as `place` would make it.
+is_placed() { [[ -f $here/systemd/$1 && -f $root$2 ]] && cmp -s <(sed "s|/opt/acu|$prefix|g;${3-}" "$here/systemd/$1") "$root$2"; }
 
 # drop FILE: a drop-in that this configuration has no use for.
 drop() {
