@@ -32,14 +32,14 @@ both() {
 
 cpus_of_node() { line_of "$sys/devices/system/node/node$1/cpulist"; }
 
-# The node of the GPU that is configured; nothing where there is none, or the firmware does not tell (-1).
+# The node of the GPU that is configured; nothing where there is none, and `unknown` where the firmware does not tell (-1).
 node_of_gpu() {
   local address node
   have nvidia-smi || return 0
   address=$(nvidia-smi --query-gpu=pci.bus_id --format=csv,noheader -i "$(field gpu.device_id)" 2>/dev/null) || return 0
   address=${address,,} # 00000000:3B:00.0, and sysfs has 0000:3b:00.0
   node=$(line_of "$sys/bus/pci/devices/${address: -12}/numa_node")
-  if [[ $node =~ ^[0-9]+$ && $(cpus_of_node "$node") ]]; then printf '%s' "$node"; fi
+  if [[ $node =~ ^[0-9]+$ && $(cpus_of_node "$node") ]]; then printf '%s' "$node"; else printf 'unknown'; fi
 }
 
 # The node with the most free memory among those with CPUs.
@@ -53,13 +53,18 @@ freest_node() {
 }
 
 # The node of the configuration; nothing where nothing is to be bound, or the kernel knows no nodes. $1 is the node from before: what
-# is free differs from one minute to the next.
+# is free differs from one minute to the next. A GPU of which nobody tells the node may be on the other one: then nothing is bound.
 wanted_node() {
   local node
   node=$(field numa.node)
   if [[ $node == null || ! -d $sys/devices/system/node/node0 ]]; then return; fi
   if [[ $node == auto ]]; then
     node=$(node_of_gpu)
+    if [[ $node == unknown ]]; then
+      [[ ! -d $sys/devices/system/node/node1 ]] ||
+        say "The firmware does not tell the NUMA node of GPU $(field gpu.device_id): nothing is bound to a node. Name it by numa.node."
+      return
+    fi
     if [[ ! $node && $1 =~ ^[0-9]+$ ]]; then node=$1; fi
     printf '%s' "${node:-$(freest_node)}"
   else

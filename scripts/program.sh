@@ -37,9 +37,9 @@ check_prefix() {
   elif is_ours || is_former; then
     return
   elif ! is_free; then
-    problems+=("--prefix: $at holds something else, and nothing is put beside it; choose a folder of ACU's own, as ${at%/}/acu.")
+    problems+=("--prefix: $at holds something else, and nothing is put beside it; choose a folder of ACU's own, as ${prefix%/}/acu.")
   elif [[ -d $at && $prefix != /*/* ]]; then
-    problems+=("--prefix: $at is for all programs; choose a folder of ACU's own, as ${at%/}/acu.")
+    problems+=("--prefix: $at is for all programs; choose a folder of ACU's own, as ${prefix%/}/acu.")
   elif [[ -d $at && $(stat -Lc %u "$at") != 0 ]]; then
     problems+=("--prefix: $at belongs to $(stat -Lc %U "$at"), who could change what root runs: chown root $at")
   elif [[ $real/ == "$here"/* ]]; then

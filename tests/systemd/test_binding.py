@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,16 @@ MACHINES = ROOT / "tests" / "acu" / "hardware" / "machines"
 PROFILE = "numa: {cpus: 2, memory_mb: 16384}\n"
 
 
-def binding(folder: Path, machine: str, config: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """The script on a recorded machine with this configuration."""
+def binding(
+    folder: Path, machine: str, config: str, *words: str, nodes: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The script on a recorded machine with this configuration, and with other nodes of its devices."""
     sys_root = MACHINES / machine / "sys"
+    if nodes is not None:
+        shutil.copytree(sys_root, folder / "sys", symlinks=True)
+        sys_root = folder / "sys"
+        for node in sys_root.glob("bus/pci/devices/*/numa_node"):
+            node.write_text(f"{nodes}\n")
     bus = next(path.name for path in (sys_root / "bus" / "pci" / "devices").iterdir() if "nvidia" in vendor(path))
     (folder / "nvidia-smi").write_text(f"#!/bin/sh\necho 0000{bus.upper()}\n")
     (folder / "nvidia-smi").chmod(0o755)
@@ -55,6 +63,13 @@ def test_the_daemon_is_bound_to_the_node_of_its_gpu(tmp_path: Path, machine: str
         f"NUMAMask={node}",
         f"AllowedCPUs={cpus}",
     ]
+
+
+def test_where_nobody_tells_the_node_of_the_gpu_nothing_is_bound(tmp_path: Path) -> None:
+    done = binding(tmp_path, "a10g", "numa: {memory_mb: 8192}\n", "0", nodes=-1)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1:] == ["[Service]", "MemoryMax=8192M"]
+    assert "does not tell the NUMA node of GPU 0: nothing is bound to a node. Name it by numa.node." in done.stderr
 
 
 def test_two_acus_on_one_node_share_no_cpu(tmp_path: Path) -> None:
