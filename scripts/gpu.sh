@@ -14,7 +14,7 @@
 # host/mps, the folder of our own MPS.
 #
 # ACU_SYS_ROOT (/sys), ACU_PROC_ROOT (/proc) and ACU_DEV_ROOT (/dev) are where devices are looked up, ACU_RUN_DIR (/run/acu) where
-# values from before are remembered. CUDA_MPS_PIPE_DIRECTORY (/tmp/nvidia-mps) is where an MPS that already runs is looked for.
+# values from before are remembered. CUDA_MPS_PIPE_DIRECTORY is where an MPS that already runs is looked for; else it is asked of its process.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=scripts/machine.sh
@@ -23,8 +23,20 @@ source "$here/scripts/machine.sh"
 sys=${ACU_SYS_ROOT:-/sys}
 proc=${ACU_PROC_ROOT:-/proc}
 dev=${ACU_DEV_ROOT:-/dev}
-theirs=${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}
 ours=$run_dir/host/mps
+
+# The folder of an MPS of others, which its processes have in their environment; NVIDIA's own where they have none.
+mps_of_others() {
+  local file program folder
+  for file in "$proc"/[0-9]*/comm; do
+    { read -r program <"$file"; } 2>/dev/null || continue
+    [[ $program == nvidia-cuda-mps* ]] || continue
+    folder=$(tr '\0' '\n' 2>/dev/null <"${file%comm}environ" | sed -n 's|^CUDA_MPS_PIPE_DIRECTORY=\(/.*\)|\1|p') || true
+    if [[ $folder != "$ours" ]]; then printf '%s' "${folder:-/tmp/nvidia-mps}" && return; fi
+  done
+  printf /tmp/nvidia-mps
+}
+theirs=${CUDA_MPS_PIPE_DIRECTORY:-$(mps_of_others)}
 index='' address='' mode='' persistence='' minor='' engines=0 sharers='' wanted='' mps='' assumed=''
 
 # The GPU

@@ -289,6 +289,53 @@ def test_one_engine_is_a_client_of_an_mps_that_runs_already(box: Box) -> None:
     assert box.gpu("down").returncode == 0
 
 
+def handed_over(box: Box, number: int = 210) -> subprocess.CompletedProcess[str]:
+    """Call handover.sh as acu-host@ does."""
+    return part(
+        "handover.sh", number, run_dir=box.run_dir, environment={"RUNTIME_DIRECTORY": str(box.folder), "HOME": "/"}
+    )
+
+
+def test_an_mps_is_found_by_its_process_and_its_folder_handed_to_the_unit(box: Box) -> None:
+    folder = Path("/srv/acu 210 $x")
+    del box.environment["CUDA_MPS_PIPE_DIRECTORY"]
+    tree(
+        box.folder / "proc",
+        {"7/comm": "bash\n", "7/environ": "CUDA_MPS_PIPE_DIRECTORY=/nowhere\0", "8/comm": "nvidia-cuda-mps\n"},
+    )
+    (box.folder / "proc/8/environ").write_text(f"A=b\0CUDA_MPS_PIPE_DIRECTORY={folder}\0C=d\0")
+    box.put(mps=str(folder))
+    folder.mkdir()
+    try:
+        up = box.gpu("up")
+        assert up.returncode == 0, up.stderr
+        assert f"MPS runs already ({folder})" in up.stderr
+        done = handed_over(box)
+    finally:
+        folder.rmdir()
+    assert done.returncode == 0, done.stderr
+    assert (box.folder / "environment").read_text() == 'CUDA_MPS_PIPE_DIRECTORY="/srv/acu 210 \\$x"\n'
+    assert box.gpu("down").returncode == 0
+    assert box.state["mps"] == str(folder)
+
+
+def test_without_mps_the_unit_gets_an_empty_environment(box: Box) -> None:
+    (box.folder / "environment").write_text("OLD=1\n")
+    assert box.gpu("up").returncode == 0
+    assert handed_over(box).returncode == 0
+    assert (box.folder / "environment").read_text() == ""
+
+
+@pytest.mark.parametrize("where", ["/tmp/nvidia-mps", "/var/tmp/mps", "/home/ann/mps", "/root/../tmp/mps"])
+def test_an_mps_whose_folder_the_daemon_does_not_see_is_refused_for_the_unit(box: Box, where: str) -> None:
+    tree(box.run_dir, {"210.was/mps": f"{where}\n"})
+    done = handed_over(box)
+    assert done.returncode == 1
+    assert f"MPS runs with its folder in {where}, which acu@210 does not see" in done.stderr
+    assert "CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps nvidia-cuda-mps-control -d" in done.stderr
+    assert not (box.folder / "environment").exists()
+
+
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this box has NVIDIA's programs")
 def test_a_box_without_a_gpu_has_nothing_to_do_and_can_show_what_another_would(box: Box) -> None:
     for program in PROGRAMS:

@@ -35,7 +35,11 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         done = installed(root, *words)
         assert done.returncode == 0, done.stderr
     shutil.copytree(SYSTEM, root / SYSTEM.relative_to("/"), symlinks=True)
-    binaries = ("bin/sh", "opt/acu/.venv/bin/acu", *(f"opt/acu/scripts/{part}.sh" for part in ("netns", "gpu", "disk")))
+    binaries = (
+        "bin/sh",
+        "opt/acu/.venv/bin/acu",
+        *(f"opt/acu/scripts/{part}.sh" for part in ("netns", "gpu", "disk", "handover")),
+    )
     for name in binaries:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).unlink(missing_ok=True)
@@ -140,8 +144,31 @@ def test_the_daemon_finds_the_places_that_the_unit_makes_for_it(tree: Path, tmp_
     )
 
 
+def test_what_the_host_hands_over_is_read_when_the_daemon_starts_and_wins() -> None:
+    host, daemon = settings(UNITS / "acu-host@.service"), settings(UNITS / "acu@.service", UNITS / "gpu.conf")
+    assert host["RuntimeDirectory"] == ["acu-host/%i"]
+    assert daemon["EnvironmentFile"] == ["-/run/acu-host/%i/environment"]
+    for settings_of in (UNITS / "acu-host@.service", UNITS / "host-namespace.conf"):
+        lines = settings(settings_of)["ExecStart"]
+        names = [line.split()[0].rpartition("/")[2] for line in lines]
+        assert names.index("gpu.sh") + 1 == names.index("handover.sh")
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in (UNITS / "namespace.conf").read_text()
+
+
+def test_what_a_unit_needs_starts_before_it_and_stops_after_it() -> None:
+    daemon, host, sock = ((UNITS / name).read_text() for name in ("acu@.service", "acu-host@.service", "acu@.socket"))
+    after = re.findall(r"^After=(.*)$", daemon, re.MULTILINE)[0].split()
+    assert {"acu@%i.socket", "acu-host@%i.service"} <= set(after), "and so it is stopped before them"
+    assert "Requires=acu@%i.socket\n" in daemon, "a restart of the sockets restarts it, with the new ones"
+    assert "Before=acu@%i.service\n" in host
+    assert "StopWhenUnneeded=yes\n" in host
+    for unit in (daemon, host, sock):
+        assert "PartOf=acu.target\n" in unit, "systemctl stop acu.target"
+
+
 def test_the_host_is_put_back_in_the_reverse_order_also_after_half_a_start() -> None:
     unit = settings(UNITS / "acu-host@.service", UNITS / "host-namespace.conf")
+    assert unit["ExecStart"].pop(2) == "/opt/acu/scripts/handover.sh %i", "which changes nothing of the host"
     began = [line.split()[0].rpartition("/")[2] for line in unit["ExecStart"]]
     ended = [line.split()[0].rpartition("/")[2] for line in unit["ExecStopPost"]]
     assert began == ["netns.sh", "gpu.sh", "disk.sh"] == ended[::-1]
