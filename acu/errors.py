@@ -15,6 +15,7 @@ AcuError
 │   ├── ModelNotFound       no such name, folder or hub id
 │   ├── ModelInUse          a running daemon serves it
 │   ├── ModelIncomplete     not in the cache, or its files are not those of its manifest
+│   ├── ModelUnreadable     the system does not let this process read the model or the cache
 │   ├── ChecksumMismatch    a file's SHA-256 is not the pinned or recorded one
 │   ├── NoSpace             the disk (or memory, when preloading) is too small
 │   ├── SourceUnreachable   the package index or the hub does not answer, or lacks the model
@@ -103,6 +104,10 @@ class ModelInUse(ModelError):
 
 class ModelIncomplete(ModelError):
     """The model is not in the cache, or its files differ from its manifest: pull it again."""
+
+
+class ModelUnreadable(ModelError):
+    """The system does not let this process look at a model or at the cache, and pulling again would not help. Names the path."""
 
 
 class ChecksumMismatch(ModelError):

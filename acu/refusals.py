@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from acu.errors import StartRefused
+
+_FEW, _NAME = 3, 120  # names in a message, and characters of each
 
 
 class Refusals:
@@ -26,3 +28,9 @@ class Refusals:
         """Raise StartRefused with everything that was noted, if anything was."""
         if self._problems:
             raise StartRefused(*dict.fromkeys(self._problems))
+
+
+def few(names: Sequence[str]) -> str:
+    """Names for a message, in which nobody reads a thousand: the first three, and how many more there are."""
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return ", ".join(name[:_NAME] for name in names[:_FEW]) + more

@@ -6,7 +6,7 @@ Engines are given as factories that import their module when they are called: th
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,13 @@ from acu.allotment import (
 from acu.config import AcuConfig, model_role, names_by_key
 from acu.errors import ModelError, ModelIncomplete, StartRefused
 from acu.hardware import Report
+from acu.hardware.cards import mps_runs
 from acu.hardware.numa import read_nodes
 from acu.hardware.probe import memory
 from acu.hardware.vram import Demand, MemoryPlan, problem
 from acu.models import LocalModel, Recommended, is_path, locate, recommended_sampling
 from acu.models.headers import Weights, read_weights
-from acu.refusals import Refusals
+from acu.refusals import Refusals, few
 from agentflow.config import ModelConfig, SamplingConfig
 from agentflow.engine.script import Script
 from agentflow.engine.vllm.facts import MachineFacts, read_machine, read_model
@@ -51,7 +52,8 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     `compiled` is the folder in which the engine's compiler keeps what it made. `ignored` says, a sentence each, which
     values of the model's files cannot be used. `weights` is what the files hold, `held` the bytes of it in the engine, and
-    `demand` what an engine on a card takes there; `shared` tells that its KV pool is a part of the common one.
+    `demand` what an engine on a card takes there; `shared` tells that its KV pool is a part of the common one. `limit_mb` is
+    the most that MPS is to let it take of the card, where MPS runs.
     """
 
     key: str
@@ -68,6 +70,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     demand: Demand | None = None
     budget: Budget | None = None
     shared: bool = False
+    limit_mb: int | None = None
     ignored: tuple[str, ...] = ()
 
 
@@ -111,7 +114,7 @@ def plan_models(config: AcuConfig, report: Report) -> tuple[Plan, ...]:
             weighed.append(_weighed(plan))
     refusals.tell()
     check_memory(weighed, config, report)
-    return tuple(weighed)
+    return tuple(_limited(weighed, config, report))
 
 
 def _on_gpu(plan: Plan, budget: Budget, sharing: list[str]) -> Plan:
@@ -120,6 +123,14 @@ def _on_gpu(plan: Plan, budget: Budget, sharing: list[str]) -> Plan:
     if plan.key in sharing:
         config = replace(config, kv_cache_mb=budget.kv_cache_mb // len(sharing))
     return replace(plan, config=config, budget=budget, shared=plan.key in sharing)
+
+
+def _limited(plans: Sequence[Plan], config: AcuConfig, report: Report) -> Sequence[Plan]:
+    """The plans with what MPS is to let each engine take."""
+    planned = card_memory(plans, config, report)
+    if planned is None:
+        return plans
+    return [replace(plan, limit_mb=planned.limit_mb(plan.demand)) if plan.demand else plan for plan in plans]
 
 
 def _weighed(plan: Plan) -> Plan:
@@ -187,10 +198,10 @@ def find_model(key: str, model: str, cache_dir: Path) -> LocalModel:
 
 
 def weigh(key: str, files: LocalModel) -> Weights:
-    """What the model's files hold. Raises StartRefused for one that is damaged."""
+    """What the model's files hold. Raises StartRefused for one that is damaged, or cannot be read."""
     try:
         return read_weights(files.path)
-    except ModelIncomplete as error:
+    except ModelError as error:
         raise StartRefused(f"models.{key}.model: {error}") from error
 
 
@@ -295,13 +306,14 @@ def machine_facts(
     return replace(facts, weights=held, gpu_scratch=beside)
 
 
-def facts_for(plan: Plan) -> MachineFacts:
-    """The machine as the engine of the plan must see it now."""
-    return machine_facts(plan.budget, plan.compiled, plan.held or None, plan.demand)
+def facts_for(plan: Plan, mps: Callable[[], bool] = mps_runs) -> MachineFacts:
+    """The machine as the engine of the plan must see it now. `mps` tells whether the daemon of MPS runs."""
+    limit = plan.limit_mb * MIB if plan.limit_mb is not None and mps() else None
+    return replace(machine_facts(plan.budget, plan.compiled, plan.held or None, plan.demand), gpu_limit=limit)
 
 
 def _listed(plans: list[Plan]) -> str:
-    return ", ".join(f"models.{plan.key} ({plan.config.model})" for plan in plans)
+    return few([f"models.{plan.key} ({plan.config.model})" for plan in plans])
 
 
 def build(plan: Plan) -> Any:

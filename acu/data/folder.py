@@ -28,6 +28,7 @@ from acu.config import RESULTS, AcuConfig
 from acu.config.loading import texts_in
 from acu.errors import StartRefused
 from acu.process.sockets import process_name
+from acu.refusals import few
 from dataplane.truth.inuse import user_of
 
 OWN = frozenset({"rocks", "history", "reserve", "derived", "library", RESULTS})
@@ -37,7 +38,6 @@ KERNELS = frozenset(
     {"binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "efivarfs", "fusectl", "mqueue"}
     | {"nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs"}
 )
-_SHOWN = 3
 _FLOCK = struct.Struct("@hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, length, process
 
 
@@ -63,8 +63,7 @@ def check_data_folder(config: AcuConfig, file: Path | None = None) -> None:
         if kernel := _kernels(place):
             raise _refused(f"{path} lies in {kernel}, where nothing can be kept; choose another path")
         if place == Path(path) and (foreign := _foreign(folder, config, file)):
-            listed = ", ".join(foreign[:_SHOWN]) + (f" and {len(foreign) - _SHOWN} more" if foreign[_SHOWN:] else "")
-            raise _refused(f"{path} is no data plane, and has {listed} in it; name a new or empty folder")
+            raise _refused(f"{path} is no data plane, and has {few(foreign)} in it; name a new or empty folder")
     except OSError as error:
         raise _refused(f"{path} cannot be looked at: {error.strerror}; choose another path") from error
 

@@ -26,6 +26,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,6 +38,7 @@ from acu.errors import ChecksumMismatch, ModelError, ModelIncomplete, ModelInUse
 from acu.models import safety
 from acu.models.catalogue import Role, by_name, catalogue, not_found
 from acu.models.progress import Progress, silent
+from acu.models.reading import reading, resolved
 
 MANIFEST = "acu-model.json"
 _CHUNK = 8 << 20
@@ -103,31 +105,36 @@ def is_hub_id(model: str) -> bool:
 def locate(model: str, cache_dir: Path) -> LocalModel:
     """The files of `model`: a catalogue name, a folder's path, or a hub id or other name pulled into the cache.
 
-    Raises `ModelNotFound` (nobody knows it), `ModelIncomplete` (not pulled,
-    or damaged; the message says how to pull it) or `UnsafeModel` (a folder with pickles or remote code).
+    Raises `ModelNotFound` (nobody knows it), `ModelIncomplete` (not pulled, or damaged; the message says how to pull it),
+    `UnsafeModel` (a folder with pickles or remote code) or `ModelUnreadable`.
     """
     if is_path(model):
-        folder = Path(model).expanduser().resolve()
+        folder = resolved(model)
         safety.check(folder)
-        size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+        with reading(folder):
+            size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
         return LocalModel(name=model, path=folder, size_bytes=size, role=safety.role_of(folder))
     entry = by_name(model)
     name = entry.name if entry else model
     folder = cache_dir / folder_name(name)
-    if entry is None and not is_hub_id(model) and not folder.is_dir():
-        raise ModelNotFound(not_found(model, [known.name for known in catalogue()]))
+    with reading(cache_dir):
+        if entry is None and not is_hub_id(model) and not folder.is_dir():
+            raise ModelNotFound(not_found(model, [known.name for known in catalogue()]))
     return cached(folder, name)
 
 
 def cached(folder: Path, name: str) -> LocalModel:
-    """The model in a folder of the cache. Raises `ModelIncomplete` unless it is valid."""
+    """The model in a folder of the cache. Raises `ModelIncomplete` unless it is valid, and `ModelUnreadable`."""
     manifest = read_manifest(folder, name)
     size = sum(record.size for record in manifest.files)
     return LocalModel(name=manifest.name, path=folder, size_bytes=size, role=manifest.role)
 
 
 def installed(cache_dir: Path) -> tuple[LocalModel, ...]:
-    """The valid models in the cache, by name. What is damaged or half removed is left out."""
+    """The valid models in the cache, by name. What is damaged, half removed or unreadable is left out.
+
+    Raises `ModelUnreadable` for the cache itself.
+    """
     models = []
     for name in names(cache_dir):
         with contextlib.suppress(ModelError):
@@ -136,18 +143,33 @@ def installed(cache_dir: Path) -> tuple[LocalModel, ...]:
 
 
 def names(cache_dir: Path) -> tuple[str, ...]:
-    """The folders in the cache, valid or not, in order. `locate` takes them as names."""
-    return tuple(sorted(path.name for path in cache_dir.glob("[!.]*") if path.is_dir()))
+    """The folders in the cache, valid or not, in order. `locate` takes them as names. Raises `ModelUnreadable`."""
+    with reading(cache_dir):
+        if not cache_dir.exists():
+            return ()
+        return tuple(sorted(path.name for path in cache_dir.iterdir() if path.name[0] != "." and path.is_dir()))
 
 
 def read_manifest(folder: Path, name: str) -> Manifest:
-    """The manifest of the model in `folder`, once every listed file is there with its size. Else `ModelIncomplete`."""
+    """The manifest of the model in `folder`, once every listed file is there with its size.
+
+    Raises `ModelIncomplete` where they are not, and `ModelUnreadable`.
+    """
+    with reading(folder):
+        return _manifest(folder, name)
+
+
+def _manifest(folder: Path, name: str) -> Manifest:
     repair = f"run `acu models pull {name}`"
     try:
-        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+        whole = stat.S_ISREG((folder / MANIFEST).stat().st_mode)  # what is no file may never end
     except FileNotFoundError:
+        whole = False
+    if not whole:
         state = "was not pulled completely" if folder.is_dir() else "is not on this machine"
-        raise ModelIncomplete(f"model {name!r} {state}: {repair}.") from None
+        raise ModelIncomplete(f"model {name!r} {state}: {repair}.")
+    try:
+        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
     except msgspec.DecodeError as error:
         raise ModelIncomplete(f"{folder / MANIFEST} is damaged ({error}): {repair}.") from error
     for record in manifest.files:
@@ -165,13 +187,16 @@ def verify(name: str, cache_dir: Path, progress: Progress = silent) -> LocalMode
     Raises `ChecksumMismatch` for the first file that differs, and what `locate` raises.
     """
     model = locate(name, cache_dir)
-    if not (model.path / MANIFEST).is_file():
+    with reading(model.path):
+        pulled = (model.path / MANIFEST).is_file()
+    if not pulled:
         raise ModelIncomplete(f"{model.path} was not pulled by ACU, so there are no checksums to compare it with.")
     manifest = read_manifest(model.path, model.name)
     done = 0
     for record in manifest.files:
         step = functools.partial(advance, progress, "verify", done, model.size_bytes)
-        actual = hash_file(model.path / record.path, step)
+        with reading(model.path / record.path):
+            actual = hash_file(model.path / record.path, step)
         if actual != record.sha256:
             raise ChecksumMismatch(
                 f"{model.path / record.path} has SHA-256 {actual}, and should have {record.sha256}: the disk or "

@@ -21,6 +21,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from acu.errors import ModelIncomplete
+from acu.models.reading import reading
+from acu.refusals import few
 
 HEADER_LIMIT = 100_000_000  # bytes; safetensors' own bound for its JSON
 INDEX = "model.safetensors.index.json"
@@ -62,7 +64,10 @@ class _Entry(Struct, frozen=True):
 
 
 def read_weights(folder: Path) -> Weights:
-    """What the model in `folder` weighs. Raises ModelIncomplete, naming the file, for one that is damaged or cut short."""
+    """What the model in `folder` weighs.
+
+    Raises ModelIncomplete, naming the file, for one that is damaged or cut short, and ModelUnreadable.
+    """
     config = _read_object(folder / "config.json")
     text = config.get("text_config")
     tied = bool(config.get("tie_word_embeddings", isinstance(text, dict) and text.get("tie_word_embeddings", False)))
@@ -90,25 +95,23 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
         return tuple(found)
     names = set(map(str, listed.values()))
     if missing := sorted(names - {path.name for path in found}):
-        raise ModelIncomplete(f"{folder} lacks {', '.join(missing)}, which {INDEX} names: copy it again.")
+        raise ModelIncomplete(f"{folder} lacks {few(missing)}, which {INDEX} names: copy it again.")
     return tuple(path for path in found if path.name in names)
 
 
 def read_header(path: Path) -> tuple[Tensor, ...]:
-    """The tensors of one file, in the header's order. Raises ModelIncomplete when header, shapes and size do not agree."""
-    try:
+    """The tensors of one file, in the header's order. Raises ModelIncomplete when header, shapes and size do not agree,
+    and ModelUnreadable."""
+    with reading(path), path.open("rb") as file:
         actual = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if not 2 <= length <= HEADER_LIMIT:
-                raise ModelIncomplete(f"{path} is no safetensors file, or its beginning is damaged.")
-            if 8 + length > actual:
-                raise ModelIncomplete(
-                    f"{path} has {actual} bytes, and a header of {length}: it was cut short, or its beginning is damaged."
-                )
-            text = file.read(length)
-    except OSError as error:
-        raise ModelIncomplete(f"{path} cannot be read: {error.strerror}.") from error
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= HEADER_LIMIT:
+            raise ModelIncomplete(f"{path} is no safetensors file, or its beginning is damaged.")
+        if 8 + length > actual:
+            raise ModelIncomplete(
+                f"{path} has {actual} bytes, and a header of {length}: it was cut short, or its beginning is damaged."
+            )
+        text = file.read(length)
     try:
         header = msgspec.json.decode(text, type=dict[str, Any])
         header.pop("__metadata__", None)
@@ -143,9 +146,8 @@ def _converted(tensor: Tensor, quantised: bool) -> bool:
 def _read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file, an empty one where there is none."""
     try:
-        content = msgspec.json.decode(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        with reading(path):
+            content = msgspec.json.decode(path.read_bytes()) if path.exists() else {}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ModelIncomplete(f"{path} is not JSON ({error}): it was cut short, or damaged.") from error
     return content if isinstance(content, dict) else {}

@@ -13,6 +13,8 @@ from typing import Any
 from acu.errors import ModelIncomplete, ModelNotFound, UnsafeModel
 from acu.models.catalogue import Role
 from acu.models.headers import read_header
+from acu.models.reading import reading
+from acu.refusals import few
 
 _WANTED = ("*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 _WANTED_FOLDERS = ("1_Pooling", "2_Normalize", "2_Dense")  # sentence-transformers' description of its pooling
@@ -31,9 +33,14 @@ def wanted(path: str) -> bool:
 def check(folder: Path) -> None:
     """Raise unless `folder` holds a whole model that can be loaded without running code that came with it.
 
-    Raises `ModelNotFound` (no such folder), `UnsafeModel` (pickles, remote code) and `ModelIncomplete` (no
-    configuration, no weights, a shard missing or cut short).
+    Raises `ModelNotFound` (no such folder), `UnsafeModel` (pickles, remote code), `ModelIncomplete` (no
+    configuration, no weights, a shard missing or cut short) and `ModelUnreadable`.
     """
+    with reading(folder):
+        _check(folder)
+
+
+def _check(folder: Path) -> None:
     if not folder.is_dir():
         raise ModelNotFound(f"no folder {folder}: give the path of a folder with config.json and *.safetensors.")
     for path in sorted(folder.iterdir()):
@@ -58,7 +65,8 @@ def check(folder: Path) -> None:
 
 def role_of(folder: Path) -> Role:
     """What a model without a catalogue entry is for, by its architecture: generating heads chat, the rest embed."""
-    config = _read_json(folder / "config.json")
+    with reading(folder):
+        config = _read_json(folder / "config.json")
     architectures = config.get("architectures") if isinstance(config, dict) else None
     generates = ("ForCausalLM", "ForConditionalGeneration")
     return "chat" if any(str(name).endswith(generates) for name in architectures or ()) else "embed"
@@ -73,7 +81,7 @@ def _check_weights(folder: Path) -> None:
         shard_of = content.get("weight_map") if isinstance(content, dict) else None
         listed = set(map(str, shard_of.values())) if isinstance(shard_of, dict) else set()
         if missing := sorted(listed - shards):
-            raise ModelIncomplete(f"{folder} lacks {', '.join(missing)}, which {index.name} names: copy it again.")
+            raise ModelIncomplete(f"{folder} lacks {few(missing)}, which {index.name} names: copy it again.")
     for name in sorted(shards):
         read_header(folder / name)
 

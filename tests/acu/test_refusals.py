@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from acu.errors import StartRefused
-from acu.refusals import Refusals
+from acu.refusals import Refusals, few
 
 
 def test_everything_that_was_noted_is_told_in_order_and_once() -> None:
@@ -30,3 +30,17 @@ def test_another_error_is_not_noted() -> None:
     with pytest.raises(ValueError, match="not ours"), refusals.noted():
         raise ValueError("not ours")
     refusals.tell()
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        ([], ""),
+        (["a"], "a"),
+        (["a", "b", "c"], "a, b, c"),
+        (["a", "b", "c", "d"], "a, b, c and 1 more"),
+        (["x" * 1000] * 1000, f"{'x' * 120}, {'x' * 120}, {'x' * 120} and 997 more"),
+    ],
+)
+def test_of_many_names_few_are_told(names: list[str], told: str) -> None:
+    assert few(names) == told
