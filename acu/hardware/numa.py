@@ -40,7 +40,10 @@ def cpu_list(text: str) -> tuple[int, ...]:
 
 def allowed_cpus(root: Path = SLASH) -> tuple[int, ...]:
     """The CPUs that this process may use, in order; of a recorded tree, the process whose `self` it holds."""
-    return tuple(sorted(os.sched_getaffinity(0))) if root == SLASH else _allowed("Cpus_allowed_list", root)
+    if root == SLASH:
+        with contextlib.suppress(OSError):  # a seccomp filter
+            return tuple(sorted(os.sched_getaffinity(0)))
+    return _allowed("Cpus_allowed_list", root)
 
 
 def allowed_nodes(root: Path = SLASH) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ knows no migrate_pages, and its import runs a compiler's or ldconfig's search fo
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -171,10 +172,13 @@ def apply(placement: Placement, nodes: tuple[int, ...]) -> Bound:
 
 
 def _run_on(cpus: tuple[int, ...], problems: list[str]) -> None:
-    """Every thread of this process; there should be one."""
-    for thread in Path("/proc/self/task").iterdir():
+    """Every thread of this process; there should be one, which is all that is known where there is no /proc."""
+    threads = [0]
+    with contextlib.suppress(OSError):
+        threads = [int(thread.name) for thread in Path("/proc/self/task").iterdir()]
+    for thread in threads:
         try:
-            os.sched_setaffinity(int(thread.name), cpus)
+            os.sched_setaffinity(thread, cpus)
         except ProcessLookupError:
             continue
         except OSError as error:

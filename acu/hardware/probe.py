@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +61,22 @@ def cpu_info(root: Path = SLASH) -> dict[str, str]:
 
 
 def memory(root: Path = SLASH) -> tuple[int, int]:
-    """(total, available) bytes: the machine's, or what the cgroup leaves if that is less."""
+    """(total, available) bytes: the machine's, or what the cgroup leaves if that is less.
+
+    Where there is no /proc/meminfo, the kernel is asked without it, of `/`; of a recorded tree OSError is raised.
+    """
     fields: dict[str, int] = {}
-    for line in (root / "proc/meminfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        fields[name] = int(value.split()[0]) * 1024
-    return bounded(fields["MemTotal"], fields.get("MemAvailable", fields["MemFree"]), cgroup_memory(root))
+    try:
+        for line in (root / "proc/meminfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            fields[name] = int(value.split()[0]) * 1024
+        total, available = fields["MemTotal"], fields.get("MemAvailable", fields["MemFree"])
+    except OSError:
+        if root != SLASH:
+            raise
+        page = os.sysconf("SC_PAGE_SIZE")
+        total, available = os.sysconf("SC_PHYS_PAGES") * page, os.sysconf("SC_AVPHYS_PAGES") * page
+    return bounded(total, available, cgroup_memory(root))
 
 
 def bounded(total: int, available: int, cgroups: list[tuple[int, int]]) -> tuple[int, int]:
@@ -77,22 +89,37 @@ def bounded(total: int, available: int, cgroups: list[tuple[int, int]]) -> tuple
 
 def cgroup_memory(slash: Path = SLASH) -> list[tuple[int, int]]:
     """(limit, unreclaimable use) in bytes of every memory cgroup above this process that has a limit, v2 or v1."""
+    names = {False: ("memory.max", "memory.current"), True: ("memory.limit_in_bytes", "memory.usage_in_bytes")}
     found = []
-    for line in (slash / "proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers not in {"", "memory"} and "memory" not in controllers.split(","):
-            continue
-        root = slash / "sys/fs/cgroup" / ("memory" if controllers else "")
-        names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
-        folder = root / path.lstrip("/")
-        for place in (folder, *folder.parents):
-            if not place.is_relative_to(root):
-                break
-            with contextlib.suppress(OSError, ValueError):  # `max`, or the root, which has no limit
-                limit = int((place / names[0]).read_text())
-                used = int((place / names[1]).read_text()) - reclaimable(place)
-                found.append((limit, used))
+    for place, old in cgroups_of("memory", slash):
+        with contextlib.suppress(OSError, ValueError):  # `max`, or the root, which has no limit
+            limit, used = (int((place / name).read_text()) for name in names[old])
+            found.append((limit, used - reclaimable(place)))
     return found
+
+
+def cgroup_tasks(slash: Path = SLASH) -> list[tuple[int, int]]:
+    """(tasks, most) of every cgroup above this process that bounds processes and threads, v2 or v1."""
+    found = []
+    for place, _ in cgroups_of("pids", slash):
+        with contextlib.suppress(OSError, ValueError):
+            used, most = (int((place / name).read_text()) for name in ("pids.current", "pids.max"))
+            found.append((used, most))
+    return found
+
+
+def cgroups_of(controller: str, slash: Path) -> Iterator[tuple[Path, bool]]:
+    """(folder, whether it is of v1) of this process's cgroups that the controller may have, upwards; none where nobody tells."""
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = (slash / "proc/self/cgroup").read_text().splitlines()
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = slash / "sys/fs/cgroup" / (controller if controllers else "")
+        folder = root / path.lstrip("/")
+        yield from ((place, bool(controllers)) for place in (folder, *folder.parents) if place.is_relative_to(root))
 
 
 def reclaimable(cgroup: Path) -> int:

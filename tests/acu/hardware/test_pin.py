@@ -43,6 +43,7 @@ def refuse(number):
     assert libc.prctl(22, 2, ctypes.byref(Program(4, steps)), 0, 0) == 0, ctypes.get_errno()
 """
 SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
+SCHED_GETAFFINITY = {"x86_64": 204, "aarch64": 123}
 
 pytestmark = pytest.mark.skipif(not read_nodes(), reason="this kernel has no NUMA")
 
@@ -192,3 +193,17 @@ def test_binding_finds_one_thread_and_loads_nothing_heavy() -> None:
         tell(bound, threads=len(list(Path("/proc/self/task").iterdir())), heavy=heavy)
     """)
     assert (found["threads"], found["heavy"]) == (1, [])
+
+
+def test_an_affinity_that_may_not_be_asked_for_is_read_from_proc() -> None:
+    number = SCHED_GETAFFINITY[os.uname().machine]
+    tail = f"""
+from acu.hardware.numa import allowed_cpus
+before = allowed_cpus()
+refuse({number})
+try:
+    os.sched_getaffinity(0)
+except PermissionError:
+    print(json.dumps({{"same": allowed_cpus() == before}}))
+"""
+    assert told(REFUSE + tail) == {"same": True}
