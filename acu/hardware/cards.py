@@ -19,6 +19,7 @@ from acu.hardware.report import Driver, Gpu
 COMPUTE_MODES = ("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process")
 GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # PCIe, by GT/s as sysfs writes it
 NODES_ASKED = 16  # words of 64 bits in NVML's mask of NUMA nodes
+UNCORRECTED = (1, 0)  # NVML's numbers of: could not be corrected, since the boot
 MPS_DAEMON = b"nvidia-cuda-mps-control"
 
 
@@ -53,7 +54,7 @@ def read_cards(nvml: Any = None, root: Path = SLASH) -> tuple[tuple[Gpu, ...], D
             for index in range(library.nvmlDeviceGetCount()):
                 try:
                     gpus.append(_card(library, index, root))
-                except library.NVMLError as error:
+                except (library.NVMLError, GpuUnreadable) as error:
                     problems.append(f"GPU {index}: {error}")
     except GpuUnreadable as error:
         if has_card(nodes):  # else there is no card, and NVML says so in its way
@@ -108,14 +109,18 @@ def asked(library: Any, name: str, *arguments: Any) -> Any:
 
 
 def _card(library: Any, index: int, root: Path) -> Gpu:
-    """One card. Raises NVMLError where even its memory cannot be read."""
+    """One card. Raises NVMLError where even its memory cannot be read, and GpuUnreadable where it is said to have none."""
     handle = library.nvmlDeviceGetHandleByIndex(index)
     held = library.nvmlDeviceGetMemoryInfo(handle)
+    if held.total >> 20 == 0:
+        raise GpuUnreadable("the driver says that it has no memory at all")
     pci = asked(library, "nvmlDeviceGetPciInfo", handle)
     bdf = sysfs_address(str(pci.busId)) if pci is not None and pci.busId else ""
     mode = asked(library, "nvmlDeviceGetComputeMode", handle)
     capability = asked(library, "nvmlDeviceGetCudaComputeCapability", handle)
     persistent = asked(library, "nvmlDeviceGetPersistenceMode", handle)
+    performance = asked(library, "nvmlDeviceGetPerformanceState", handle)
+    remapped = asked(library, "nvmlDeviceGetRemappedRows", handle)
     return Gpu(
         index=index,
         name=str(asked(library, "nvmlDeviceGetName", handle) or "NVIDIA GPU"),
@@ -130,8 +135,12 @@ def _card(library: Any, index: int, root: Path) -> Gpu:
         compute_mode=COMPUTE_MODES[mode] if mode in range(len(COMPUTE_MODES)) else "",
         processes=_processes(library, handle),
         capability=(capability[0], capability[1]) if capability is not None else None,
-        performance=asked(library, "nvmlDeviceGetPerformanceState", handle),
+        performance=performance,
         persistent=None if persistent is None else bool(persistent),
+        pcie_slot=_slot(bdf, root),
+        clocks_held=asked(library, "nvmlDeviceGetCurrentClocksThrottleReasons", handle),
+        ecc_errors=asked(library, "nvmlDeviceGetTotalEccErrors", handle, *UNCORRECTED),
+        remapping=None if remapped is None else (bool(remapped[2]), bool(remapped[3])),
     )
 
 
@@ -167,10 +176,20 @@ def _link(library: Any, handle: Any, which: str) -> tuple[int, int] | None:
 
 def link_of(bdf: str, which: str, root: Path = SLASH) -> tuple[int, int] | None:
     """(generation, lanes) of a PCI device as sysfs tells; `which` is `current` or `max`."""
-    folder = root / "sys/bus/pci/devices" / bdf
+    return _link_at(root / "sys/bus/pci/devices" / bdf, which)
+
+
+def _link_at(folder: Path, which: str) -> tuple[int, int] | None:
     with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
         speed = (folder / f"{which}_link_speed").read_text().split()[0]  # `16.0 GT/s PCIe`
         return GENERATIONS[speed], int((folder / f"{which}_link_width").read_text())
+    return None
+
+
+def _slot(bdf: str, root: Path) -> tuple[int, int] | None:
+    """(generation, lanes) that the port above a device can do; None where it is none, as in some virtual machines."""
+    with contextlib.suppress(OSError, RuntimeError):
+        return _link_at((root / "sys/bus/pci/devices" / bdf).resolve(strict=True).parent, "max") if bdf else None
     return None
 
 

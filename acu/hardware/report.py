@@ -8,10 +8,13 @@ from msgspec import Struct
 class Gpu(Struct, frozen=True):
     """One NVIDIA device; memory in MiB.
 
-    `numa_node` is None where the firmware does not tell; `pcie` is (generation, lanes) now and `pcie_most` what card and slot
-    can do; `compute_mode` as nvidia-smi prints it (`Default`, `Exclusive_Process`, `Prohibited`); `processes` are (pid, MiB).
+    `numa_node` is None where the firmware does not tell; `pcie` is (generation, lanes) now, `pcie_most` what the card can do, or
+    card and slot together where NVML tells, and `pcie_slot` what the port above it can do; `compute_mode` as
+    nvidia-smi prints it (`Default`, `Exclusive_Process`, `Prohibited`); `processes` are (pid, MiB).
     `capability` is CUDA's compute capability; `performance` the state P0 (at work) to P15, which falls while a card rests;
-    `persistent` whether the driver keeps a card that nobody uses ready.
+    `persistent` whether the driver keeps a card that nobody uses ready; `clocks_held` why its clocks are not at their highest,
+    NVML's bits; `ecc_errors` the memory errors since the boot that could not be corrected; `remapping` is (pending, failed):
+    whether rows of memory wait for a reset to be replaced, and whether one could not be.
     """
 
     index: int
@@ -29,6 +32,10 @@ class Gpu(Struct, frozen=True):
     capability: tuple[int, int] | None = None
     performance: int | None = None
     persistent: bool | None = None
+    pcie_slot: tuple[int, int] | None = None
+    clocks_held: int | None = None
+    ecc_errors: int | None = None
+    remapping: tuple[bool, bool] | None = None
 
 
 class Node(Struct, frozen=True):

@@ -33,6 +33,10 @@ A10G = Gpu(
     capability=(8, 6),
     performance=0,
     persistent=True,
+    pcie_slot=(4, 16),
+    clocks_held=1,
+    ecc_errors=0,
+    remapping=(False, False),
 )
 
 
@@ -125,6 +129,15 @@ def test_one_lost_card_of_two_does_not_hide_the_other() -> None:
     gpus, driver = read_cards(nvml, machine_root("two-gpus"))
     assert [gpu.index for gpu in gpus] == [1]
     assert driver.problem.startswith("GPU 0: ")
+
+
+def test_a_card_that_is_said_to_have_no_memory_is_none() -> None:
+    nvml = recorded_nvml("two-gpus")
+    for function in ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"):
+        nvml.devices[0][function] |= {"total": 0, "used": 0, "free": 0}
+    gpus, driver = read_cards(nvml, machine_root("two-gpus"))
+    assert [gpu.index for gpu in gpus] == [1]
+    assert driver.problem == "GPU 0: the driver says that it has no memory at all"
 
 
 def test_an_address_is_written_as_the_kernel_writes_it() -> None:
@@ -239,3 +252,31 @@ def test_the_real_pynvml_reads_a_library_with_nvmls_own_structs(tmp_path: Path) 
     )
     driver = Driver(version="470.256.02", cuda="11.4", devices=("nvidia0",))
     assert done.stdout.splitlines() == [repr(((gpu,), driver)), "578 None"]
+
+
+def test_a_card_in_a_slot_with_fewer_lanes_shows_both(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(machine_root("a10g"), root, symlinks=True)
+    (root / "sys/devices/pci0000:16/0000:16:02.0/max_link_width").write_text("8\n")
+    (gpu,), _ = read_cards(recorded_nvml("a10g"), root)
+    assert (gpu.pcie_most, gpu.pcie_slot) == ((4, 16), (4, 8))
+    (root / "sys/devices/pci0000:16/0000:16:02.0/max_link_width").unlink()  # a virtual machine's
+    (gpu,), _ = read_cards(recorded_nvml("a10g"), root)
+    assert gpu.pcie_slot is None
+
+
+def test_a_card_that_is_not_well_tells_by_its_figures() -> None:
+    nvml = recorded_nvml("a10g")
+    nvml.devices[0] |= {
+        "nvmlDeviceGetCurrentClocksThrottleReasons": 64,
+        "nvmlDeviceGetTotalEccErrors": 3,
+        "nvmlDeviceGetRemappedRows": [1, 2, 1, 0],
+    }
+    (gpu,), _ = read_cards(nvml, machine_root("a10g"))
+    assert (gpu.clocks_held, gpu.ecc_errors, gpu.remapping) == (64, 3, (True, False))
+    nvml.failing |= dict.fromkeys(
+        ("nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetRemappedRows"),
+        "NVML_ERROR_NOT_SUPPORTED",
+    )
+    (gpu,), _ = read_cards(nvml, machine_root("a10g"))
+    assert (gpu.clocks_held, gpu.ecc_errors, gpu.remapping) == (None, None, None)
