@@ -26,8 +26,9 @@ from acu.hardware.vram import CONTEXT_MB, GRAPHS_MB, Alternative, Card, Demand, 
 from acu.models.catalogue import Layout, ModelEntry, catalogue
 from acu.models.headers import VALUE_BYTES, Weights
 from agentflow.config import ModelConfig
+from agentflow.engine.vllm.asked import pool_bytes, taken_up
 from agentflow.engine.vllm.facts import MachineFacts, ModelFacts
-from agentflow.engine.vllm.tuning import MIB, RUNTIME_BYTES, dtype_of, kv_bytes_a_token, step_of
+from agentflow.engine.vllm.tuning import MIB, RUNTIME_BYTES, KvCost, dtype_of, kv_cost, step_of
 from dataplane.memory import memory_bytes
 
 A10G_MB, A10G_WEIGHTS_MB, A10G_KV_MB = 23_028, 12_288, 8_192  # the reference device, and how it is divided
@@ -109,27 +110,29 @@ def _line_of(pid: int) -> list[int]:
 
 def demand_on_gpu(model: Sized, *, shared: bool) -> Demand:
     """What a model takes of the card with the pool of its kv_cache_mb, which `shared` says is its part of the common one."""
-    config, facts, extra = model.config, model.facts, model.config.engine_args
-    running, batched = step_of(config, gpu=True)
-    dtype = _dtype(model)
-    longest = min(_number(extra, "max_model_len", config.max_model_len or facts.max_model_len), facts.max_model_len)
-    tokens = _number(extra, "max_num_batched_tokens", batched)
+    config, facts = taken_up(model.config), model.facts
+    running, tokens = step_of(config, gpu=True)
+    dtype = dtype_of(facts, config, _A_CARD)
+    cost = kv_cost(facts, config, dtype, gpu=True)
+    longest = _context(config, facts)
     speaks = config.role != "embed"
-    written = "kv_cache_memory_bytes" in extra
+    written = "kv_cache_memory_bytes" in config.engine_args
     return Demand(
         key=model.key,
         model=config.model,
         weights_mb=whole_mib(model.weights.held(dtype)),
-        kv_mb=whole_mib(_number(extra, "kv_cache_memory_bytes", (config.kv_cache_mb or 0) * MIB)),
+        kv_mb=whole_mib(pool_bytes(config) or 0),
         own_pool=written or not shared,
         written=written,
-        token_bytes=kv_bytes_a_token(facts, config, dtype),
+        token_bytes=cost.token,
+        windowed_bytes=cost.windowed,
+        window=cost.window,
         context=longest,
-        fixed=config.max_model_len is not None or "max_model_len" in extra,
-        process_mb=CONTEXT_MB + (0 if extra.get("enforce_eager") else GRAPHS_MB),
+        fixed=config.max_model_len is not None,
+        process_mb=CONTEXT_MB + (0 if config.engine_args.get("enforce_eager") else GRAPHS_MB),
         step_mb=step_mb(
             tokens=tokens if speaks else max(tokens, longest),
-            rows=_number(extra, "max_num_seqs", running),
+            rows=running,
             widths=(facts.hidden, facts.intermediate, facts.vocabulary if speaks else 0),
             value_bytes=VALUE_BYTES[dtype],
         ),
@@ -139,16 +142,19 @@ def demand_on_gpu(model: Sized, *, shared: bool) -> Demand:
 
 def demand_on_cpu(model: Sized, dtype: str, kv_mb: int) -> Demand:
     """What a model takes of the machine's memory; its engine's process has room for a step in it."""
-    facts, config = model.facts, model.config
+    config, facts = taken_up(model.config), model.facts
     engine = config.engine == "vllm"
+    cost = kv_cost(facts, config, dtype, gpu=False) if engine else KvCost(0)
     return Demand(
         key=model.key,
         model=config.model,
         weights_mb=whole_mib(model.weights.held(dtype)),
         kv_mb=kv_mb,
-        own_pool=config.kv_cache_mb is not None,
-        token_bytes=kv_bytes_a_token(facts, config, dtype) if engine else None,
-        context=min(config.max_model_len or facts.max_model_len, facts.max_model_len),
+        own_pool=pool_bytes(config) is not None,
+        token_bytes=cost.token or None,
+        windowed_bytes=cost.windowed,
+        window=cost.window,
+        context=_context(config, facts),
         fixed=config.max_model_len is not None,
         process_mb=RUNTIME_BYTES // MIB if engine else 0,
         speaks=config.role != "embed",
@@ -157,7 +163,7 @@ def demand_on_cpu(model: Sized, dtype: str, kv_mb: int) -> Demand:
 
 def held_bytes(model: Sized) -> int:
     """The weights on the card, bytes."""
-    return model.weights.held(_dtype(model))
+    return model.weights.held(dtype_of(model.facts, taken_up(model.config), _A_CARD))
 
 
 def by_catalogue(key: str, model: ModelConfig, entry: ModelEntry) -> Sized:
@@ -235,12 +241,7 @@ def _on_host(demand: Demand) -> int:
     return demand.weights_mb + demand.kv_mb + demand.process_mb
 
 
-def _dtype(model: Sized) -> str:
-    """The type in which an engine on a card holds plain values."""
-    asked = model.config.engine_args.get("dtype")
-    return asked if asked in VALUE_BYTES else dtype_of(model.facts, model.config, _A_CARD)
-
-
-def _number(extra: dict[str, object], name: str, otherwise: int) -> int:
-    value = extra.get(name)
-    return value if isinstance(value, int) and value > 0 else otherwise
+def _context(config: ModelConfig, facts: ModelFacts) -> int:
+    """The longest sequence that is asked for; `hf_overrides` may stretch what the model was made for."""
+    asked = config.max_model_len or facts.max_model_len
+    return asked if "hf_overrides" in config.engine_args else min(asked, facts.max_model_len)

@@ -39,6 +39,7 @@ from acu.models.headers import Weights, read_weights
 from acu.refusals import Refusals, few
 from agentflow.config import ModelConfig, SamplingConfig
 from agentflow.engine.script import Script
+from agentflow.engine.vllm.asked import pool_bytes
 from agentflow.engine.vllm.facts import MachineFacts, read_machine, read_model
 from agentflow.engine.vllm.tuning import MIB, RUNTIME_BYTES, choose, choose_pooling, dtype_of
 from agentflow.errors import EngineStartFailed
@@ -106,7 +107,7 @@ def plan_models(config: AcuConfig, report: Report) -> tuple[Plan, ...]:
     plans = tuple(_plan(key, model, config, refusals) for key, model in config.models.items())
     refusals.tell()
     if budget is not None:
-        sharing = [plan.key for plan in plans if plan.config.engine == "vllm" and plan.config.kv_cache_mb is None]
+        sharing = [plan.key for plan in plans if plan.config.engine == "vllm" and pool_bytes(plan.config) is None]
         plans = tuple(_on_gpu(plan, budget, sharing) for plan in plans)
     weighed = []
     for plan in plans:

@@ -46,6 +46,7 @@ from acu.hardware.vram import CARDS, Card, Demand, MemoryPlan, known_card, probl
 from acu.models import by_name, locate
 from acu.models.headers import read_weights
 from agentflow.config import ModelConfig
+from agentflow.engine.vllm.asked import pool_bytes
 from agentflow.engine.vllm.facts import MachineFacts, read_model
 from agentflow.engine.vllm.tuning import MIB, choose, choose_pooling, dtype_of
 from agentflow.errors import EngineStartFailed
@@ -116,7 +117,7 @@ def draw(config: AcuConfig, box: Box) -> Drawn:
     with looked.noted():
         budget = gpu_budget(config.gpu, report)
     models = {key: settled_model(key, model) for key, model in config.models.items() if model.engine != "scripted"}
-    sharing = [key for key, model in models.items() if model.engine == "vllm" and model.kv_cache_mb is None]
+    sharing = [key for key, model in models.items() if model.engine == "vllm" and pool_bytes(model) is None]
     for key, model in models.items():
         if device is not None and model.engine == "vllm":
             pool = budget.kv_cache_mb // len(sharing) if budget and key in sharing else None
@@ -157,7 +158,7 @@ class _Looked:
 
     def on_card(self, key: str, model: ModelConfig, pool: int | None) -> None:
         """Look at a model with an engine on the card; `pool` is its part of the common KV pool in MiB, if it has one."""
-        shared = model.kv_cache_mb is None
+        shared = pool_bytes(model) is None
         model = replace(model, kv_cache_mb=pool) if shared else model
         sized = self._read(key, model)
         if sized is not None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentflow.engine.vllm.tuning import MIB, SHORTEST, tokens_held
+from agentflow.engine.vllm.tuning import MIB, SHORTEST, KvCost
 
 CONTEXT_MB = 512
 GRAPHS_MB = 512
@@ -66,9 +66,10 @@ class Demand(Struct, frozen=True, kw_only=True):
     """What one model takes.
 
     `own_pool`: its KV pool is models.KEY.kv_cache_mb (`written`: kv_cache_memory_bytes of its engine_args) and not a share.
-    `token_bytes` (None: not known) is what one token leaves in the pool, `context` the longest sequence in tokens, which `fixed`
-    says the operator asked for (another is cut to the pool). `process_mb` and `step_mb` are what its engine takes beside weights
-    and pool. `read`: the weights were read off its files.
+    `token_bytes` (None: not known) is what one token leaves in the pool, `windowed_bytes` of which stay for a sequence's last
+    `window` tokens alone. `context` is the longest sequence in tokens, which `fixed` says the operator asked for (another is cut
+    to the pool). `process_mb` and `step_mb` are what its engine takes beside weights and pool. `read`: the weights were read
+    off its files.
     """
 
     key: str
@@ -78,6 +79,8 @@ class Demand(Struct, frozen=True, kw_only=True):
     own_pool: bool = False
     written: bool = False
     token_bytes: int | None = None
+    windowed_bytes: int = 0
+    window: int = 0
     context: int | None = None
     fixed: bool = False
     process_mb: int = 0
@@ -86,9 +89,18 @@ class Demand(Struct, frozen=True, kw_only=True):
     read: bool = True
 
     @property
+    def taken_mb(self) -> int:
+        """All that its engine takes, at its largest step."""
+        return self.weights_mb + self.kv_mb + self.process_mb + self.step_mb
+
+    @property
+    def _cost(self) -> KvCost | None:
+        return KvCost(self.token_bytes, self.windowed_bytes, self.window) if self.token_bytes else None
+
+    @property
     def kv_tokens(self) -> int | None:
-        """How many tokens the pool holds."""
-        return tokens_held(self.kv_mb * MIB, self.token_bytes) if self.token_bytes else None
+        """How many tokens of one sequence the pool holds."""
+        return self._cost.tokens_in(self.kv_mb * MIB) if self._cost else None
 
     @property
     def served_context(self) -> int | None:
@@ -100,15 +112,18 @@ class Demand(Struct, frozen=True, kw_only=True):
     @property
     def sequences(self) -> float | None:
         """How many sequences of full length the pool holds."""
-        return self.kv_tokens / self.served_context if self.kv_tokens is not None and self.served_context else None
+        context = self.served_context
+        if self._cost is None or self.kv_tokens is None or not context:
+            return None
+        return self.kv_tokens / context if not self.windowed_bytes else self.kv_mb * MIB / self._cost.of(context)
 
     def least_kv_mb(self, *, shortened: bool = False) -> int:
         """The smallest pool with which it can be served; `shortened`: with a context that may be shorter than asked."""
-        if not self.kv_mb or not self.token_bytes:
+        if not self.kv_mb or self._cost is None:
             return self.kv_mb and LEAST_POOL_MB
         wanted = self.context or SHORTEST
         tokens = wanted if self.fixed and not shortened else min(wanted, SHORTEST)
-        return max(whole_mib((tokens + SPARE_TOKENS) * self.token_bytes), LEAST_POOL_MB)
+        return max(whole_mib(self._cost.of(tokens + SPARE_TOKENS)), LEAST_POOL_MB)
 
 
 class MemoryPlan(Struct, frozen=True, kw_only=True):
@@ -163,6 +178,10 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
     def fits(self) -> bool:
         """Whether the engines can be started."""
         return self.within_limit and self.spare_mb >= 0
+
+    def limit_mb(self, demand: Demand) -> int:
+        """The most that one engine may take so that each of the others, and the workers, can still have all of theirs."""
+        return demand.taken_mb + max(self.spare_mb, 0) // max(self.engines_on_gpu, 1)
 
     @property
     def engines_on_gpu(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -208,6 +209,55 @@ def test_engine_args_count_in_the_plan_as_they_do_for_the_engine(tmp_path: Path)
     assert (plan.demand.kv_mb, plan.demand.own_pool, plan.demand.process_mb) == (1024, True, 512)
     assert (plan.demand.context, plan.demand.fixed, plan.demand.token_bytes) == (8192, True, 28_672)
     assert plan.demand.step_mb < 200
+
+
+def test_a_pool_of_engine_args_is_no_part_of_the_common_one(tmp_path: Path) -> None:
+    folder = str(qwen_7b_awq(tmp_path / "awq"))
+    own = ModelConfig(model=folder, served_name="own", engine_args={"kv_cache_memory_bytes": 1 << 30})
+    config = AcuConfig(models={"large": ModelConfig(model=folder), "own": own}, gpu=GpuConfig(kv_cache_size_mb=4_000))
+    plans = plan_models(config, report(A10G))
+    assert [plan.demand and (plan.demand.kv_mb, plan.demand.own_pool) for plan in plans] == [
+        (4_000, False),
+        (1_024, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ({"gpu_memory_utilization": 0.95}, "gpu_memory_utilization: each engine's part"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size: the plan is of one card"),
+        ({"cpu_offload_gb": 4}, "cpu_offload_gb: weights in the host's memory"),
+        ({"max_model_len": 40_000}, "max_model_len is 40000, but awq was made for 32768"),
+        ({"kv_cache_memory_bytes": 1 << 20}, "a KV pool of 1 MiB holds 0 tokens"),
+    ],
+)
+def test_engine_args_that_the_plan_cannot_hold_are_refused_before_the_start(
+    tmp_path: Path, args: dict[str, Any], says: str
+) -> None:
+    model = ModelConfig(model=str(qwen_7b_awq(tmp_path / "awq")), engine_args=args)
+    with pytest.raises(StartRefused, match=rf"models\.large: .*{says}"):
+        plan_models(AcuConfig(models={"large": model}), report(A10G))
+
+
+def test_mps_holds_each_engine_to_its_part_and_all_parts_together_fit(tmp_path: Path) -> None:
+    folder = str(qwen_7b_awq(tmp_path / "awq"))
+    models = {
+        "large": ModelConfig(model=folder, served_name="a"),
+        "small": ModelConfig(model=folder, served_name="b", engine_args={"kv_cache_memory_bytes": 512 << 20}),
+    }
+    gpu = GpuConfig(kv_cache_size_mb=4_000, workers_mb=1_000)
+    plans = plan_models(AcuConfig(models=models, gpu=gpu), report(A10G))
+    limits = []
+    for plan in plans:
+        environment = choose(read_model(Path(folder)), plan.config, facts_for(plan, mps=lambda: True)).environment
+        assert plan.demand is not None
+        assert environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"0={plan.limit_mb}M"
+        limits.append(plan.limit_mb or 0)
+        assert limits[-1] > plan.demand.taken_mb
+        alone = choose(read_model(Path(folder)), plan.config, facts_for(plan, mps=lambda: False)).environment
+        assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in alone
+    assert 22_700 - 1_000 - 1 <= sum(limits) <= 22_700 - 1_000
 
 
 def test_weights_of_a_damaged_model_are_refused_by_the_file(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from agentflow.engine.vllm.kvshape import kv_shape
 from agentflow.errors import EngineStartFailed
 
 _TCMALLOC_FOLDERS = (
@@ -31,7 +32,8 @@ class MachineFacts(Struct, frozen=True):
     `node` is the NUMA node on which all of those CPUs lie, where there are several nodes.
 
     `weights` and `gpu_scratch` are of one engine, by the plan of memory: what its weights take as it holds them (None: as
-    many as its files have), and what it needs beside weights and KV pool (context, graphs, one step).
+    many as its files have), and what it needs beside weights and KV pool (context, graphs, one step). `gpu_limit` is the most
+    that MPS is to let it take of the card (None: there is no MPS).
     """
 
     cpus: tuple[int, ...]
@@ -46,10 +48,12 @@ class MachineFacts(Struct, frozen=True):
     gpu_kv_cache: int | None = None
     weights: int | None = None
     gpu_scratch: int | None = None
+    gpu_limit: int | None = None
 
 
 class ModelFacts(Struct, frozen=True):
-    """A model's folder. `kv_width` is the number of values that one token leaves in the KV pool, over all layers.
+    """A model's folder. `kv_width` is the number of values that one token leaves in the KV pool, over all layers; `kv_windowed`
+    of them stay for the last `kv_window` tokens alone.
 
     `hidden`, `intermediate` and `vocabulary` are widths of what one token is while a step computes it (0: not known).
     """
@@ -64,6 +68,8 @@ class ModelFacts(Struct, frozen=True):
     hidden: int = 0
     intermediate: int = 0
     vocabulary: int = 0
+    kv_windowed: int = 0
+    kv_window: int = 0
 
 
 def read_machine(
@@ -128,20 +134,20 @@ def read_model(path: Path) -> ModelFacts:
 
 def _facts(path: Path, config: dict[str, Any]) -> ModelFacts:
     text = config.get("text_config") or config
-    heads = int(text.get("num_attention_heads") or 1)
-    head_dim = int(text.get("head_dim") or int(text.get("hidden_size") or heads) // heads)
-    kv_heads = int(text.get("num_key_value_heads") or heads)
+    shape = kv_shape(text)
     return ModelFacts(
         path=str(path),
         name=path.name,
         weights_bytes=sum(file.stat().st_size for file in path.glob("*.safetensors")),
         weights_dtype=str(text.get("dtype") or text.get("torch_dtype") or "float32"),
         max_model_len=_max_model_len(text, path / "sentence_bert_config.json"),
-        kv_width=2 * int(text.get("num_hidden_layers") or 1) * kv_heads * head_dim,
+        kv_width=shape.width,
         eos_token_ids=_eos_token_ids(config, path / "generation_config.json"),
         hidden=int(text.get("hidden_size") or 0),
         intermediate=_intermediate(text),
         vocabulary=int(text.get("vocab_size") or 0),
+        kv_windowed=shape.windowed,
+        kv_window=shape.window,
     )
 
 

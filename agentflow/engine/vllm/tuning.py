@@ -24,11 +24,13 @@ wherever its CPUs are, and so is told theirs.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 from msgspec import Struct
 
 from agentflow.config import ModelConfig
+from agentflow.engine.vllm.asked import pool_bytes, refuse, taken_up
 from agentflow.engine.vllm.child import NICE
 from agentflow.engine.vllm.facts import MachineFacts, ModelFacts
 from agentflow.engine.vllm.spawning import THREADS
@@ -46,6 +48,9 @@ SMALL_MACHINE = 4  # cores; on more, one is left to the daemon
 CPU_NICE = 5  # of the engine's processes, beside the daemon's 0
 MAX_LOGPROBS = 20  # what OpenAI's API allows
 
+MPS_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"  # never more than the limit that MPS itself has for its clients
+WITH_SCALES = ("_per_token_head", "_ds_mla")  # 8-bit types of the KV pool, 656 bytes for 576 values with their scales
+
 _SPREAD = ("tensor", "pipeline", "data", "decode_context", "prefill_context")  # ways to have several workers: processes
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
@@ -62,9 +67,29 @@ class EngineChoices(Struct, frozen=True):
     max_running: int
 
 
+class KvCost(Struct, frozen=True):
+    """Bytes of the KV pool: `token` of each token of a sequence, `windowed` of which of its last `window` tokens alone."""
+
+    token: int
+    windowed: int = 0
+    window: int = 0
+
+    def of(self, tokens: int) -> int:
+        """What one sequence takes."""
+        return min(tokens * self.token, tokens * (self.token - self.windowed) + self.window * self.windowed)
+
+    def tokens_in(self, pool: int) -> int:
+        """How long a sequence a pool holds: whole blocks, less the one that vLLM keeps for itself."""
+        held, far = pool // self.token, self.token - self.windowed
+        if self.windowed and far:
+            held = max(held, (pool - self.window * self.windowed) // far)
+        return max(held // CPU_BLOCK - 1, 0) * CPU_BLOCK
+
+
 def choose(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> EngineChoices:
     """Decide. Raises EngineStartFailed, naming the figures and what to change, when the model does not fit."""
-    return _choices(_own_args(model, config, machine) | config.engine_args, machine)
+    refuse(config, gpu=machine.gpu)
+    return _choices(_own_args(model, taken_up(config), machine) | config.engine_args, machine)
 
 
 def choose_pooling(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> EngineChoices:
@@ -75,10 +100,11 @@ def choose_pooling(model: ModelFacts, config: ModelConfig, machine: MachineFacts
     """
     generating = ("enable_chunked_prefill", "enable_prefix_caching", "scheduling_policy", "max_logprobs", "block_size",
                   "structured_outputs_config", *(["kv_cache_memory_bytes"] if machine.gpu else []))  # fmt: skip
-    args = {name: value for name, value in _own_args(model, config, machine).items() if name not in generating}
-    asked = config.engine_args.get("max_model_len")
-    longest = asked if isinstance(asked, int) and asked > 0 else args["max_model_len"]
-    args |= {"runner": "pooling", "max_num_batched_tokens": max(args["max_num_batched_tokens"], longest)}
+    refuse(config, gpu=machine.gpu)
+    args = {
+        name: value for name, value in _own_args(model, taken_up(config), machine).items() if name not in generating
+    }
+    args |= {"runner": "pooling", "max_num_batched_tokens": max(args["max_num_batched_tokens"], args["max_model_len"])}
     return _choices(args | config.engine_args, machine)
 
 
@@ -88,9 +114,8 @@ def _own_args(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> 
         raise EngineStartFailed(f"{model.path} holds no weights (*.safetensors); pull the model again")
     dtype = dtype_of(model, config, machine)
     max_running, max_batched = step_of(config, gpu=machine.gpu)
-    kv_token_bytes = kv_bytes_a_token(model, config, dtype)
     kv_bytes = _kv_cache_bytes(model, config, machine, dtype)
-    max_model_len = _max_model_len(model, config, kv_bytes, kv_token_bytes)
+    max_model_len = _max_model_len(model, config, kv_bytes, kv_cost(model, config, dtype, gpu=machine.gpu))
     args: dict[str, Any] = {
         "model": model.path,
         "dtype": "auto" if machine.gpu and config.dtype == "auto" else dtype,
@@ -118,12 +143,7 @@ def _choices(args: dict[str, Any], machine: MachineFacts) -> EngineChoices:
     """All that follows from the final arguments. Raises EngineStartFailed."""
     if not machine.gpu and not any(args.get(f"{way}_parallel_size", 1) != 1 for way in _SPREAD):
         args = {"distributed_executor_backend": ONE_PROCESS} | args
-    running, kv_bytes = args["max_num_seqs"], args.get("kv_cache_memory_bytes")
-    batched = args["max_num_batched_tokens"]
-    if not isinstance(running, int) or not isinstance(batched, int) or not isinstance(kv_bytes, int | None):
-        raise EngineStartFailed(
-            "engine_args: max_num_seqs, max_num_batched_tokens and kv_cache_memory_bytes must be whole numbers; correct them"
-        )
+    running, batched = args["max_num_seqs"], args["max_num_batched_tokens"]
     if args.get("enable_chunked_prefill"):  # a long prompt takes no whole step, or who comes after it waits for its end
         args = {"long_prefill_token_threshold": _long_prefill(batched, args.get("max_model_len"))} | args
     return EngineChoices(
@@ -155,7 +175,7 @@ def _shown(args: dict[str, Any], machine: MachineFacts) -> dict[str, Any]:
 
 
 def step_of(config: ModelConfig, *, gpu: bool) -> tuple[int, int]:
-    """(sequences, tokens) of one engine step at most, before the operator's `engine_args`."""
+    """(sequences, tokens) of one engine step at most."""
     running = config.max_running or (128 if gpu else 64)
     return running, max(config.max_batched_tokens or (2048 if gpu else 512), running)
 
@@ -178,7 +198,7 @@ def dtype_of(model: ModelFacts, config: ModelConfig, machine: MachineFacts) -> s
 def _kv_cache_bytes(model: ModelFacts, config: ModelConfig, machine: MachineFacts, dtype: str) -> int | None:
     """The size of the KV pool, once it is sure that the weights fit."""
     weights = _weights(model, machine, dtype)
-    asked = config.kv_cache_mb * MIB if config.kv_cache_mb is not None else None
+    asked = pool_bytes(config)
     if machine.gpu:
         if machine.gpu_weights is not None and weights > machine.gpu_weights:
             raise EngineStartFailed(
@@ -200,10 +220,19 @@ def _kv_cache_bytes(model: ModelFacts, config: ModelConfig, machine: MachineFact
     return asked or min(CPU_KV_LIMIT, max(free // 4, 64 * MIB), free)
 
 
-def kv_bytes_a_token(model: ModelFacts, config: ModelConfig, dtype: str) -> int:
-    """What one token leaves in the KV pool, bytes: in the engine's type, unless `engine_args` have the pool in 8 bits."""
-    eight = str(config.engine_args.get("kv_cache_dtype", "")).startswith("fp8")
-    return model.kv_width * (1 if eight else _DTYPE_BYTES[dtype])
+def kv_cost(model: ModelFacts, config: ModelConfig, dtype: str, *, gpu: bool) -> KvCost:
+    """What tokens take of the KV pool: values of the engine's type, unless `engine_args` have them in another."""
+    kind = str(config.engine_args.get("kv_cache_dtype", "auto"))
+    value = Fraction(_DTYPE_BYTES[dtype] if kind == "auto" else _DTYPE_BYTES.get(kind, 1))
+    if kind.endswith(WITH_SCALES):
+        value = Fraction(8, 7)
+    if config.engine_args.get("disable_hybrid_kv_cache_manager"):
+        return KvCost(math.ceil(model.kv_width * value))
+    _, batched = step_of(config, gpu=gpu)
+    kept = (
+        model.kv_window + 2 * batched + CPU_BLOCK if model.kv_windowed else 0
+    )  # of two steps that are under way, and a block
+    return KvCost(math.ceil(model.kv_width * value), math.ceil(model.kv_windowed * value), kept)
 
 
 def _weights(model: ModelFacts, machine: MachineFacts, dtype: str) -> int:
@@ -214,27 +243,22 @@ def _weights(model: ModelFacts, machine: MachineFacts, dtype: str) -> int:
     return model.weights_bytes if machine.gpu else model.weights_bytes * _DTYPE_BYTES[dtype] // stored
 
 
-def tokens_held(kv_bytes: int, kv_token_bytes: int) -> int:
-    """How many tokens a KV pool holds: whole blocks, less the one that vLLM keeps for itself."""
-    return max(kv_bytes // kv_token_bytes // CPU_BLOCK - 1, 0) * CPU_BLOCK
-
-
-def _max_model_len(model: ModelFacts, config: ModelConfig, kv_bytes: int | None, kv_token_bytes: int) -> int:
+def _max_model_len(model: ModelFacts, config: ModelConfig, kv_bytes: int | None, cost: KvCost) -> int:
     """The context: what the operator wants, else the model's own cut to what the KV pool holds."""
     wanted = config.max_model_len or model.max_model_len
-    if wanted > model.max_model_len:
+    if wanted > model.max_model_len and "hf_overrides" not in config.engine_args:  # they can stretch it
         raise EngineStartFailed(
             f"max_model_len is {wanted}, but {model.name} was made for {model.max_model_len} tokens; lower it or leave it out"
         )
-    if kv_bytes is None:
+    if kv_bytes is None or not cost.token:
         return wanted
-    held = tokens_held(kv_bytes, kv_token_bytes)
+    held = cost.tokens_in(kv_bytes)
     if config.max_model_len is None and held >= SHORTEST:
         return min(wanted, held)
     if held < wanted:
         raise EngineStartFailed(
             f"a KV pool of {_mib(kv_bytes)} holds {held} tokens of {model.name}, fewer than one sequence of {wanted}; "
-            f"raise kv_cache_mb to {-(-(wanted + 2 * CPU_BLOCK) * kv_token_bytes // MIB)} or lower max_model_len"
+            f"raise kv_cache_mb to {-(-cost.of(wanted + 2 * CPU_BLOCK) // MIB)} or lower max_model_len"
         )
     return wanted
 
@@ -273,6 +297,10 @@ def _environment(machine: MachineFacts, args: dict[str, Any]) -> dict[str, str]:
             environment[THREADS] = ",".join(map(str, machine.cpus))
         if machine.node is not None:
             environment["CPU_VISIBLE_MEMORY_NODES"] = str(machine.node)
+    if (
+        machine.gpu_limit is not None
+    ):  # device 0 is the first that CUDA_VISIBLE_DEVICES shows to the process: the configured one
+        environment[MPS_LIMIT] = f"0={machine.gpu_limit // MIB}M"
     if machine.cache is not None:
         environment["VLLM_CACHE_ROOT"] = f"{machine.cache}/vllm"
         environment["TORCHINDUCTOR_CACHE_DIR"] = f"{machine.cache}/inductor"

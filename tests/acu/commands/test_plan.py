@@ -24,7 +24,7 @@ from acu.models import by_name
 from acu.models.catalogue import Layout
 from agentflow.config import ModelConfig
 from agentflow.engine.vllm.facts import read_model
-from agentflow.engine.vllm.tuning import tokens_held
+from agentflow.engine.vllm.tuning import KvCost
 from dataplane.config import DataPlaneConfig
 from tests.acu.hardware.recorded import machine_root, recorded_nvml
 from tests.acu.models.headerfiles import model_folder, qwen_7b, qwen_7b_awq
@@ -138,10 +138,10 @@ def test_a_catalogue_model_that_is_not_here_is_planned_on_either_side(tmp_path: 
     small = ModelConfig(model="qwen2.5-0.5b-instruct", kv_cache_mb=1_000)
     embed = ModelConfig(model="multilingual-e5-small", role="embed", engine="vllm")
     (demand, other) = drawn(with_a10g(), gpu=gpu, small=small, embed=embed).plan.demands
-    assert (demand.weights_mb, demand.kv_tokens) == (943, tokens_held(1_000 << 20, 12_288))
+    assert (demand.weights_mb, demand.kv_tokens) == (943, KvCost(12_288).tokens_in(1_000 << 20))
     assert (other.kv_tokens, other.read) == (None, False)
     (demand,) = drawn(Box(HOST, here=False), gpu=gpu, small=small).plan.demands
-    assert (demand.weights_mb, demand.kv_tokens) == (1_885, tokens_held(1_000 << 20, 24_576))  # as float32
+    assert (demand.weights_mb, demand.kv_tokens) == (1_885, KvCost(24_576).tokens_in(1_000 << 20))  # as float32
 
 
 def test_the_catalogue_knows_the_layout_of_qwen_7b(tmp_path: Path) -> None:

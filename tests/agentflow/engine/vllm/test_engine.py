@@ -328,7 +328,7 @@ def lives(pid: int) -> bool:
     [
         ({"no_such_thing": 1}, "engine_args holds what AsyncEngineArgs does not know: .*no_such_thing"),
         ({"tensor_parallel_size": 0}, "engine_args: tensor_parallel_size: Input should be greater than or equal to 1$"),
-        ({"max_num_seqs": 0}, "engine_args: max_num_seqs: Input should be greater than or equal to 1$"),
+        ({"max_num_seqs": 0}, "engine_args: max_num_seqs is 0: it must be a whole number above 0$"),
     ],
 )
 async def test_a_start_with_wrong_arguments_names_them(chat_model: Path, args: dict[str, Any], told: str) -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from agentflow.config import ModelConfig
 from agentflow.engine.vllm.facts import MachineFacts, ModelFacts
-from agentflow.engine.vllm.tuning import EngineChoices, choose, choose_pooling, step_of, tokens_held
+from agentflow.engine.vllm.tuning import EngineChoices, KvCost, choose, choose_pooling, kv_cost, step_of
 from agentflow.errors import EngineStartFailed
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -257,10 +257,58 @@ def test_a_pool_of_eight_bits_holds_twice_the_tokens() -> None:
     large = ModelFacts("/models/large", "large", 5_600 * MIB, "float16", 131_072, 28_672, frozenset({2}))
     plain = chosen(A10G, large, kv_cache_mb=1_024)["max_model_len"]
     eight = chosen(A10G, large, kv_cache_mb=1_024, engine_args={"kv_cache_dtype": "fp8"})["max_model_len"]
-    assert (plain, eight) == (tokens_held(GIB, 57_344), tokens_held(GIB, 28_672)) == (18_688, 37_408)
+    assert (plain, eight) == (KvCost(57_344).tokens_in(GIB), KvCost(28_672).tokens_in(GIB)) == (18_688, 37_408)
 
 
 def test_a_step_is_that_of_the_device_unless_it_was_configured() -> None:
     assert step_of(ModelConfig(model="m"), gpu=True) == (128, 2048)
     assert step_of(ModelConfig(model="m"), gpu=False) == (64, 512)
     assert step_of(ModelConfig(model="m", max_running=700, max_batched_tokens=600), gpu=True) == (700, 700)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bytes_a_token"),
+    [("auto", 400), ("bfloat16", 200), ("fp8", 100), ("fp8_e5m2", 100), ("fp8_per_token_head", 115), ("nvfp4", 100)],
+)
+def test_the_pools_own_type_counts(kind: str, bytes_a_token: int) -> None:
+    config = ModelConfig(model="m", engine_args={"kv_cache_dtype": kind})
+    assert kv_cost(replace(SMALL, kv_width=100), config, "float32", gpu=True) == KvCost(bytes_a_token)
+
+
+def test_layers_with_a_window_take_no_more_of_a_long_sequence() -> None:
+    gemma = replace(SMALL, kv_width=70 * 4096, kv_windowed=60 * 4096, kv_window=1024)
+    cost = kv_cost(gemma, ModelConfig(model="m"), "bfloat16", gpu=True)
+    kept = 1024 + 2 * 2048 + 32
+    assert cost == KvCost(573_440, 491_520, kept)
+    assert cost.of(1_000) == 573_440_000
+    assert cost.of(100_000) == 100_000 * 81_920 + kept * 491_520
+    assert cost.tokens_in(GIB) == 1_824  # shorter than what a window keeps: as if all layers kept all
+    assert cost.tokens_in(8 * GIB) > 4 * KvCost(573_440).tokens_in(8 * GIB)
+    assert cost.of(cost.tokens_in(8 * GIB)) <= 8 * GIB
+    apart = ModelConfig(model="m", engine_args={"disable_hybrid_kv_cache_manager": True})
+    assert kv_cost(gemma, apart, "bfloat16", gpu=True) == KvCost(573_440)
+
+
+def test_a_model_that_keeps_no_token_has_its_own_context() -> None:
+    assert chosen(model=replace(SMALL, kv_width=0), kv_cache_mb=64)["max_model_len"] == 8192
+
+
+def test_a_pool_of_engine_args_cuts_the_context_as_a_configured_one_does() -> None:
+    for machine, token in ((LAPTOP, 11_520 * 4), (A10G, 11_520 * 2)):
+        args = chosen(machine, engine_args={"kv_cache_memory_bytes": 100 * MIB})
+        assert args["max_model_len"] == KvCost(token).tokens_in(100 * MIB)
+    with pytest.raises(EngineStartFailed, match=r"100 MiB holds \d+ tokens .* 8000; raise kv_cache_mb"):
+        chosen(engine_args={"kv_cache_memory_bytes": 100 * MIB, "max_model_len": 8000})
+    with pytest.raises(EngineStartFailed, match=r"max_model_len is 9000, but small was made for 8192"):
+        chosen(engine_args={"max_model_len": 9000})
+    stretched = {"max_model_len": 9000, "hf_overrides": {"rope_scaling": {"type": "yarn", "factor": 2.0}}}
+    assert chosen(A10G, engine_args=stretched)["max_model_len"] == 9000
+
+
+def test_what_mps_lets_an_engine_take_is_what_the_plan_gave_it() -> None:
+    def environment(machine: MachineFacts) -> dict[str, str]:
+        return choose(SMALL, ModelConfig(model="small"), machine).environment
+
+    limited = environment(replace(A10G, gpu_limit=15_188 * MIB))
+    assert limited["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=15188M"
+    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in environment(A10G)
