@@ -92,6 +92,18 @@ def test_every_option_of_the_page_is_one_of_the_script() -> None:
     assert used <= {"--help", *re.findall(r"--[a-z-]+", shown)}
 
 
+def test_systemd_understands_the_backup_of_the_page(tree: Path) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    for kind in ("service", "timer"):
+        found = re.search(rf"    # (/etc/systemd/system/acu-backup@\.{kind})\n((?:    .*\n)+)", page)
+        assert found is not None
+        (tree / found[1][1:]).write_text(re.sub(r"^    ", "", found[2], flags=re.MULTILINE))
+    (tree / "usr/bin").mkdir(parents=True, exist_ok=True)
+    shutil.copy(shutil.which("true") or "true", tree / "usr/bin/find")
+    done = analyzed(tree, "verify", "--man=no", "acu-backup@0.service", "acu-backup@0.timer")
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
 def test_the_fence_leaves_what_binding_compiling_and_confining_need() -> None:
     unit = settings(UNITS / "acu@.service")
     first, second = unit["SystemCallFilter"]
