@@ -150,8 +150,8 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     engine_args: Annotated[
         dict[str, Any],
         Meta(
-            description="Further arguments for vLLM's AsyncEngineArgs, as they are; they win over ACU's choices. What the plan of "
-            "memory cannot hold is refused (docs/memory.md)."
+            description="Further arguments for vLLM's AsyncEngineArgs, as they are; they win over ACU's choices. What the plan "
+            "of memory cannot hold is refused (docs/memory.md)."
         ),
     ] = {}
     sampling: Annotated[
