@@ -63,7 +63,8 @@ look_at() {
 advise() {
   local purpose=$1 path=$2 type=$3 target=$4 options=$5 kinds=$6
   case $type in
-    nfs* | cifs | smb3 | ceph | glusterfs | lustre | 9p | fuse.* | virtiofs)
+    nfs | nfs4 | cifs | smb3 | smbfs | ceph | glusterfs | lustre | afs | 9p | virtiofs | fuse.sshfs | fuse.s3fs | fuse.rclone | \
+      fuse.glusterfs | fuse.ceph)
       add_advice "$path ($purpose) is on a file system of the network ($type): every start waits for it, and what is written is as safe as it is. Use a disk of this box."
       ;;
     tmpfs | ramfs) add_advice "$path ($purpose) is in memory ($type): it takes room from the models, and a restart of the box loses it." ;;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 from pathlib import Path
@@ -56,6 +57,13 @@ def add_arguments(subparsers: Any) -> None:
     )
     add_config_option(parser)
     parser.add_argument(
+        "--socket",
+        metavar="PATH",
+        type=Path,
+        help="the daemon's unix socket, where it is not the configuration's; ACUs of scripts/acu-up and of the units are found "
+        "without it",
+    )
+    parser.add_argument(
         "-v", "--verbose", action="store_true", help="also what is well, and what could not be looked at"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
@@ -95,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plan or args.card is not None:
         return run_plan(args, read_report(args.report) if args.report is not None else None)
     checks = without(args.ignore)
-    examination = read_report(args.report) if args.report is not None else look(args.config)
+    examination = read_report(args.report) if args.report is not None else look(args.config, args.socket)
     if args.save == "-":
         sys.stdout.write(written(examination))
         return exits.OK
@@ -126,11 +134,13 @@ def without(ignored: list[str]) -> tuple[Check, ...]:
     return tuple(check for check in CHECKS if check.id not in ignored)
 
 
-def look(config: Path | None) -> Examination:
+def look(config: Path | None, socket: Path | None = None) -> Examination:
     """This box, against the configuration."""
-    from acu.doctor.examine import examine  # not for a report from elsewhere
+    from acu.data.folder import check_data_folder  # not for a report from elsewhere
+    from acu.doctor.examine import examine
 
-    return examine(load(process_environment(), file=config, gpu_present=gpu_present()).config)
+    loaded = load(process_environment(), file=config, gpu_present=gpu_present())
+    return examine(loaded.config, socket=socket, start=functools.partial(check_data_folder, file=loaded.file))
 
 
 def as_json(examination: Examination, judgement: Judgement) -> dict[str, Any]:

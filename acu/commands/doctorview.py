@@ -29,6 +29,7 @@ seen, why it matters, and which command, field or BIOS entry changes it. Its ids
     acu doctor                                 this box, against its configuration
     acu doctor -v                              also what is well, and what could not be looked at
     acu doctor -c /etc/acu/0.yaml --json       for a script
+    acu doctor --socket /srv/acu.sock          where the daemon's socket is not its configuration's
     acu doctor --ignore machine.clock          without a check whose finding is known
     ssh box acu doctor --save - >box.json      a report of another box ...
     acu doctor --report box.json               ... judged here
@@ -38,6 +39,10 @@ more), and, where the firmware bears on it, the entry in the menus of the box's 
 With `--json` they are `findings` of `check`, `level`, `seen`, `why`, `do`, `run` and `bios`; beside them are `well` (`check`,
 `text`), `skipped` (checks for which this box has nothing to look at), `unread`, `counts` and `severity`, the exit code.
 
+What may never answer (a disk, a network mount, the driver) is looked at by processes of their own that are ended when time is up:
+a server that is gone is then a finding, and does not hang the doctor. ACUs of `scripts/acu-up` and of the units are found on
+their own sockets beside the configured addresses; one that systemd would start only when it is asked is left asleep.
+
 A report is the JSON form of all that was looked at, with no judgement, and with what the configuration of its box asks for. It
 holds no keys and nothing of what users stored; it names folders, processes that hold ports, and the box's vendor and model.
 
@@ -45,9 +50,11 @@ This page is the output of `acu doctor --reference checks`.
 """
 TOPICS: Final = {
     "gpu": "GPU",
+    "health": "The card's health",
     "numa": "NUMA",
     "kernel": "Kernel",
     "disk": "Disks",
+    "models": "Models",
     "machine": "The machine",
     "network": "Network",
     "versions": "Versions",

@@ -18,6 +18,7 @@ from typing import Literal
 from acu.doctor.examination import Abilities, Cgroups, Clock, Firmware, Kernel, Limits
 from acu.doctor.mounts import Mount, read_mounts
 from acu.doctor.sight import Sight
+from acu.hardware.probe import cgroup_tasks
 
 SETTINGS = (
     "kernel.numa_balancing",
@@ -240,8 +241,8 @@ def find_program(name: str, sight: Sight) -> str | None:
     return f"/{Path(found).relative_to(sight.root)}"
 
 
-def read_limits() -> Limits:
-    """The limits of this process."""
+def read_limits(sight: Sight) -> Limits:
+    """The limits of this process; of a recorded tree, those of the cgroup alone are its own."""
 
     def limit(kind: int) -> tuple[int | None, int | None]:
         soft, hard = resource.getrlimit(kind)
@@ -250,11 +251,26 @@ def read_limits() -> Limits:
             None if hard == resource.RLIM_INFINITY else hard,
         )
 
+    nproc = limit(resource.RLIMIT_NPROC)
     return Limits(
         nofile=limit(resource.RLIMIT_NOFILE),
         memlock=limit(resource.RLIMIT_MEMLOCK),
-        nproc=limit(resource.RLIMIT_NPROC),
+        nproc=nproc,
+        address_space=limit(resource.RLIMIT_AS),
+        user_tasks=_tasks_of(os.getuid(), sight) if nproc[0] is not None and os.getuid() != 0 else None,
+        pids=min(cgroup_tasks(sight.root), key=lambda group: group[1] - group[0], default=None),
     )
+
+
+def _tasks_of(uid: int, sight: Sight) -> int:
+    """How many processes and threads a user has, as far as this one may see. Of root none are counted by the kernel's limit."""
+    total = 0
+    for name in sight.names("proc"):
+        with contextlib.suppress(OSError, ValueError, StopIteration):
+            if name.isdecimal() and (sight.root / "proc" / name).stat().st_uid == uid:
+                lines = (sight.root / "proc" / name / "status").read_text().splitlines()
+                total += int(next(line for line in lines if line.startswith("Threads:")).split()[1])
+    return total
 
 
 class Timex(ctypes.Structure):

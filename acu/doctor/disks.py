@@ -28,16 +28,15 @@ def places_named(config: AcuConfig) -> tuple[tuple[str, Path], ...]:
     places = [("models", Path(config.gpu.model_cache_dir)), ("data", data)]
     cold = config.data_plane.cold
     if cold.bucket is None:
-        places.append(("cold", data.with_name(f"{data.name}-cold") if cold.folder == "auto" else Path(cold.folder)))
+        places.append(("cold", data.parent / f"{data.name}-cold" if cold.folder == "auto" else Path(cold.folder)))
     return tuple(places)
 
 
 def read_place(purpose: str, path: Path, mounts: tuple[Mount, ...], sight: Sight) -> tuple[Place, Disk | None]:
-    """A folder, and the disk that it is on. Raises OSError where its file system does not answer."""
+    """A folder, and the disk that it is on. Raises OSError where its file system answers with an error."""
     found, seen = nearest(path, sight)
     mount = mount_of(f"/{found.relative_to(sight.root)}", mounts)
-    ground = under_overlay(mount, mounts, sight) if mount is not None else None
-    folder = block_folder(ground, sight) if ground is not None else None
+    folder = folder_of_disk(found, mounts, sight)
     space = os.statvfs(found)
     place = Place(
         purpose=purpose,
@@ -49,8 +48,26 @@ def read_place(purpose: str, path: Path, mounts: tuple[Mount, ...], sight: Sight
         size_mb=space.f_blocks * space.f_frsize >> 20,
         free_files=space.f_favail if space.f_files else None,
         disk=folder.name if folder is not None else None,
+        source=mount.source if mount is not None else "",
+        read_only=mount is not None and not mount.writable,
     )
     return place, read_disk(folder, sight) if folder is not None else None
+
+
+def silent_place(purpose: str, path: Path, mounts: tuple[Mount, ...]) -> Place:
+    """A folder whose file system does not answer: what mounts tell of it by its name alone, without asking it."""
+    mount = mount_of(str(path), mounts)
+    return Place(
+        purpose=purpose,
+        path=str(path),
+        exists=False,
+        writable=False,
+        filesystem=mount.filesystem if mount is not None else "",
+        free_mb=0,
+        size_mb=0,
+        source=mount.source if mount is not None else "",
+        answers=False,
+    )
 
 
 def nearest(path: Path, sight: Sight) -> tuple[Path, bool]:
@@ -66,6 +83,12 @@ def nearest(path: Path, sight: Sight) -> tuple[Path, bool]:
         at = at.parent
     at = at.resolve()
     return (at if at.is_relative_to(sight.root) else sight.root), seen
+
+
+def folder_of_disk(path: Path, mounts: tuple[Mount, ...], sight: Sight) -> Path | None:
+    """The folder in sysfs of the disk on which a path without links lies; None where it is on none that can be seen."""
+    mount = mount_of(f"/{path.relative_to(sight.root)}", mounts)
+    return None if mount is None else block_folder(under_overlay(mount, mounts, sight), sight)
 
 
 def under_overlay(mount: Mount, mounts: tuple[Mount, ...], sight: Sight) -> Mount:

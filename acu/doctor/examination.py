@@ -32,7 +32,8 @@ class Disk(Struct, frozen=True):
 class Place(Struct, frozen=True):
     """A folder that the configuration names, as it is or as its nearest existing parent is. Space in MiB.
 
-    `purpose`: `models`, `data` or `cold`; `disk` names one of the examination's disks.
+    `purpose`: `models`, `data` or `cold`; `disk` names one of the examination's disks. `source` is what its file system is
+    mounted from. Of one that does not answer all else is unknown.
     """
 
     purpose: str
@@ -44,16 +45,33 @@ class Place(Struct, frozen=True):
     size_mb: int
     free_files: int | None = None
     disk: str | None = None
+    source: str = ""
+    read_only: bool = False
+    answers: bool = True
+
+
+class ModelFiles(Struct, frozen=True):
+    """A configured model, by its key; `problem` is why its files cannot be served, if so, and `path` where that is.
+
+    `pulled`: there is something of it on this box.
+    """
+
+    key: str
+    model: str
+    pulled: bool = False
+    problem: str = ""
+    path: str = ""
 
 
 class ReadTest(Struct, frozen=True):
-    """A short read of a large file past the page cache. `weights_mb`: what a start reads from there, in MiB."""
+    """A short read of a large file past the page cache, from the disk of that name. `weights_mb`: what a start reads there."""
 
     path: str
     read_mb: float
     seconds: float
     direct: bool
     weights_mb: int = 0
+    disk: str | None = None
 
 
 class Firmware(Struct, frozen=True):
@@ -86,11 +104,26 @@ class Abilities(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """Limits of this process, (soft, hard); None: unlimited. `memlock` in bytes."""
+    """Limits of this process, (soft, hard); None: unlimited. `memlock` and `address_space` in bytes.
+
+    `user_tasks` are those that this user has, which count against `nproc`, where that bounds this user; `pids` are (tasks, most)
+    of the cgroup with the least left.
+    """
 
     nofile: tuple[int | None, int | None] = (None, None)
     memlock: tuple[int | None, int | None] = (None, None)
     nproc: tuple[int | None, int | None] = (None, None)
+    address_space: tuple[int | None, int | None] = (None, None)
+    user_tasks: int | None = None
+    pids: tuple[int, int] | None = None
+
+
+class Xid(Struct, frozen=True):
+    """What the NVIDIA driver has reported of the card at `bdf`, by its number, and how many times."""
+
+    bdf: str
+    code: int
+    times: int = 1
 
 
 class Kernel(Struct, frozen=True):
@@ -115,12 +148,17 @@ class Clock(Struct, frozen=True):
 
 
 class Address(Struct, frozen=True):
-    """An address that the daemon listens on, or would. `held_by` names who has it; `answers` whether an ACU answers there."""
+    """An address that the daemon listens on, or would. `held_by` names who has it; `answers` whether an ACU answers there.
+
+    `full`: with all its connections taken. `pids`: the ACU's own process, and its engines'.
+    """
 
     address: str
     held_by: str | None = None
     answers: bool = False
     detail: str = ""
+    full: bool = False
+    pids: tuple[int, ...] = ()
 
 
 class Versions(Struct, frozen=True):
@@ -137,7 +175,7 @@ class Versions(Struct, frozen=True):
 class Needs(Struct, frozen=True):
     """What the configuration asks of the box; sizes in MiB. `engines_on_gpu`: processes that compute on the card.
 
-    `numa` is that section of it, as it is.
+    `engines`: all processes of vLLM. `numa` is that section of it, as it is.
     """
 
     gpu_id: int = 0
@@ -147,10 +185,15 @@ class Needs(Struct, frozen=True):
     numa: NumaConfig = NumaConfig()
     connections: int = 0
     namespace: str | None = None
+    engines: int = 0
 
 
 class Examination(Struct, frozen=True, kw_only=True):
-    """One look at one box, at `at` (ISO 8601, UTC). `cpus` and `memory_nodes`: those that this process may use."""
+    """One look at one box, at `at` (ISO 8601, UTC). `cpus` and `memory_nodes`: those that this process may use.
+
+    `own`: processes on the cards that belong to an ACU that answers, or to MPS. `xids` is None where the kernel's log was not
+    read. `refused` is why a start would be refused for its data folder, if so.
+    """
 
     form: int = FORM
     at: str
@@ -171,4 +214,8 @@ class Examination(Struct, frozen=True, kw_only=True):
     kernel: Kernel = Kernel()
     clock: Clock = Clock()
     addresses: tuple[Address, ...] = ()
+    models: tuple[ModelFiles, ...] = ()
+    own: tuple[int, ...] = ()
+    xids: tuple[Xid, ...] | None = None
+    refused: str = ""
     unread: tuple[str, ...] = ()

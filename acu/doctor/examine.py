@@ -1,15 +1,15 @@
 """One look at the box for `acu doctor`: everything of an Examination, in about the time of its slowest part.
 
-Most of that time is waiting, for a disk, a socket or a driver, so each part looks by itself (looks.py): what fails or hangs
-(a network disk, a driver) leaves its default, and `unread` tells it. Nothing is changed, nothing needs root, and neither vLLM nor
-torch is imported.
+Most of that time is waiting, for a disk, a socket or a driver, so each part looks by itself (looks.py), those that may hang for
+ever in a process of its own: what fails or hangs leaves its default, and `unread` tells it. Nothing is changed, nothing needs
+root, and neither vLLM nor torch is imported.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from acu import __version__
 from acu.config import AcuConfig, model_role
-from acu.doctor.addresses import addresses_named, read_address
+from acu.doctor.addresses import addresses_named, found_running, read_address
 from acu.doctor.box import read_abilities, read_cgroups, read_clock, read_firmware, read_kernel, read_limits
-from acu.doctor.disks import places_named, read_place
+from acu.doctor.disks import places_named, read_place, silent_place
 from acu.doctor.examination import (
     Abilities,
     Address,
@@ -30,23 +30,29 @@ from acu.doctor.examination import (
     Firmware,
     Kernel,
     Limits,
+    ModelFiles,
     Needs,
     Place,
     ReadTest,
     Versions,
+    Xid,
 )
+from acu.doctor.kernellog import read_xids
 from acu.doctor.looks import Look, Looks
 from acu.doctor.mounts import read_mounts
-from acu.doctor.reads import read_tests, total_mb, weights_of
+from acu.doctor.reads import models_read, read_model, read_tests, weights_of
 from acu.doctor.sight import Sight
 from acu.doctor.versions import read_versions
-from acu.hardware.cards import has_card, read_cards
+from acu.errors import StartRefused
+from acu.hardware.cards import device_nodes, has_card, read_cards
 from acu.hardware.numa import SLASH, allowed_cpus, allowed_nodes, read_nodes
 from acu.hardware.probe import report_on
 from acu.hardware.report import Driver, Gpu, Node, Report
 from dataplane.memory import memory_bytes
 
 PATIENCE_S = 1.5
+DEPTH = 32  # of processes that descend from each other
+MPS = "nvidia-cuda-mps"  # what the names of its processes begin with
 NVIDIA, DISPLAY = "0x10de", "0x03"  # a PCI device's vendor, and what its class begins with
 
 
@@ -61,52 +67,73 @@ def examine(
     nvml: Any = None,
     now: Callable[[], dt.datetime] = utc_now,
     *,
-    read_test: bool = True,
+    socket: Path | None = None,
+    start: Callable[[AcuConfig], None] | None = None,
 ) -> Examination:
     """Look at the box as the configuration would use it. Never raises for what the box is like: `unread` tells that.
 
     `root` is `/` or a recorded tree, which answers for everything but versions and this process's limits; clock, addresses and
-    reads are left out there. `nvml` is None or what stands for the module pynvml. `read_test`: read from the models' disks.
+    reads are left out there. `nvml` is None or what stands for the module pynvml.
+    `socket` is the daemon's, where it is not the one of the configuration. `start` raises StartRefused where a start would.
     """
     sight = Sight(root)
     looks = Looks(sight, PATIENCE_S)
-    cards: Look[tuple[tuple[Gpu, ...], Driver]] = looks.at(
+    mounts = read_mounts(sight)
+    cards: Look[tuple[tuple[Gpu, ...], Driver]] = looks.apart(
         "the GPUs", lambda: read_all_cards(nvml, sight), ((), Driver())
     )
-    files: Look[tuple[Path, ...]] = looks.at("the models' files", lambda: weights_of(config, sight), ())
-    weights_mb = looks.at("the models' size", lambda: total_mb(files.value()), 0)
-    wanted = read_test and sight.here
-    reads: Look[tuple[ReadTest, ...]] = looks.at(
-        "the read test", lambda: read_tests(files.value(), sight) if wanted else (), ()
-    )
-    addresses = [
-        looks.at(address, functools.partial(_address, address, config), Address(address))
-        for address in (addresses_named(config) if sight.here else ())
+    models: list[Look[tuple[ModelFiles, dict[Path, int]]]] = [
+        looks.apart(
+            f"models.{key}",
+            functools.partial(read_model, key, model, config, sight),
+            (ModelFiles(key, model, pulled=True, problem=f"the disk of {model} does not answer"), {}),
+        )
+        for key, model in models_read(config)
     ]
-    mounts = read_mounts(sight)
-    places: list[Look[tuple[Place, Disk | None] | None]] = [
-        looks.at(str(path), functools.partial(read_place, purpose, path, mounts, sight), None)
+    reads: Look[tuple[ReadTest, ...]] = looks.apart(
+        "the read test", lambda: read_tests(weights_of(config, sight), sight, mounts) if sight.here else (), ()
+    )
+    places: list[Look[tuple[Place, Disk | None]]] = [
+        looks.apart(
+            str(path),
+            functools.partial(read_place, purpose, path, mounts, sight),
+            (silent_place(purpose, path, mounts), None),
+        )
         for purpose, path in places_named(config)
     ]
+    refused = looks.apart("the data folder", lambda: _refusal(start, config), "")
+    abilities = looks.apart("abilities", lambda: read_abilities(sight), Abilities())  # PATH may lead anywhere
+    named = addresses_named(config, socket) if sight.here else ()
+    addresses = [looks.at(address, functools.partial(_address, address, config), Address(address)) for address in named]
+    running: Look[tuple[Address, ...]] = looks.at(
+        "other ACUs", lambda: found_running(named) if sight.here and socket is None else (), ()
+    )
+    xids: Look[tuple[Xid, ...] | None] = looks.at(
+        "the kernel's log", lambda: read_xids(sight) if has_card(device_nodes(root)) else None, None
+    )
     versions = looks.at("versions", read_versions, Versions(acu=__version__, python=""))
     clock = looks.at("the clock", lambda: read_clock() if sight.here else Clock(), Clock())
     nodes: Look[tuple[Node, ...]] = looks.at("NUMA nodes", lambda: read_nodes(root), ())
     firmware = looks.at("firmware", lambda: read_firmware(sight), Firmware())
     kernel = looks.at("kernel settings", lambda: read_kernel(sight), Kernel())
     cgroups = looks.at("cgroups", lambda: read_cgroups(sight), Cgroups())
-    abilities = looks.at("abilities", lambda: read_abilities(sight), Abilities())
-    limits = looks.at("limits", read_limits, Limits())
+    limits = looks.at("limits", lambda: read_limits(sight), Limits())
     machine = looks.at("CPUs and memory", lambda: report_on((), root), Report("unknown", 0, 0, (), 0, 0))
+    may_use: Look[tuple[tuple[int, ...], tuple[int, ...]]] = looks.at(
+        "what may be used", lambda: (allowed_cpus(root), allowed_nodes(root)), ((), ())
+    )
     gpus, driver = cards.value()
-    found = tuple(seen for place in places if (seen := place.value()) is not None)
+    answered = (*(address.value() for address in addresses), *running.value())
+    found = tuple(place.value() for place in places)
+    weights = {path: size for model in models for path, size in model.value()[1].items()}
     return Examination(
         at=now().astimezone(dt.UTC).isoformat(timespec="seconds"),
         machine=replace(machine.value(), gpus=gpus),
         versions=versions.value(),
-        needs=needs_of(config, gpus, weights_mb.value()),
+        needs=needs_of(config, gpus, sum(weights.values()) >> 20),
         driver=driver,
-        cpus=allowed_cpus(root),
-        memory_nodes=allowed_nodes(root),
+        cpus=may_use.value()[0],
+        memory_nodes=may_use.value()[1],
         nodes=nodes.value(),
         places=tuple(place for place, _ in found),
         disks=tuple({disk.name: disk for _, disk in found if disk is not None}.values()),
@@ -117,9 +144,22 @@ def examine(
         limits=limits.value(),
         kernel=kernel.value(),
         clock=clock.value(),
-        addresses=tuple(address.value() for address in addresses),
+        addresses=answered,
+        models=tuple(model.value()[0] for model in models),
+        own=own_processes(gpus, answered, sight),
+        xids=xids.value(),
+        refused=refused.value(),
         unread=tuple(sight.unread),
     )
+
+
+def _refusal(start: Callable[[AcuConfig], None] | None, config: AcuConfig) -> str:
+    try:
+        if start is not None:
+            start(config)
+    except StartRefused as refused:
+        return str(refused)
+    return ""
 
 
 def needs_of(config: AcuConfig, gpus: tuple[Gpu, ...], weights_mb: int) -> Needs:
@@ -136,7 +176,28 @@ def needs_of(config: AcuConfig, gpus: tuple[Gpu, ...], weights_mb: int) -> Needs
         numa=config.numa,
         connections=config.network.max_connections,
         namespace=config.network.namespace,
+        engines=engines,
     )
+
+
+def own_processes(gpus: tuple[Gpu, ...], addresses: tuple[Address, ...], sight: Sight) -> tuple[int, ...]:
+    """Of the processes on the cards those of an ACU that answers, or that descend from one, and the servers of MPS."""
+    daemons = {pid for address in addresses for pid in address.pids}
+    return tuple(
+        pid
+        for pid in dict.fromkeys(pid for gpu in gpus for pid, _ in gpu.processes)
+        if daemons.intersection(_line_of(pid, sight)) or (sight.text(f"proc/{pid}/comm") or "").startswith(MPS)
+    )
+
+
+def _line_of(pid: int, sight: Sight) -> Iterator[int]:
+    """A process and those that it descends from."""
+    for _ in range(DEPTH):
+        yield pid
+        parent = sight.fields(f"proc/{pid}/status").get("PPid", "")
+        if not parent.isdecimal() or int(parent) <= 1:
+            return
+        pid = int(parent)
 
 
 def read_all_cards(nvml: Any, sight: Sight) -> tuple[tuple[Gpu, ...], Driver]:

@@ -1,47 +1,36 @@
-"""Looks: parts of an examination, each in a thread of its own, none of which can spoil or hold up the whole.
+"""Looks: parts of an examination, none of which can spoil or hold up the whole.
 
-A look that fails, or is not over when time is up, has its default, and the Sight's `unread` gets a sentence. The threads are
-daemons: one that waits for a disk that never answers does not keep the process.
+A look has a thread of its own (`at`), or where it asks what may never answer, a disk, a driver, a process of its own (`apart`):
+who waits in the kernel for a disk that is gone cannot be killed, and a thread of ours that did would keep our process from
+ending. Such a child says nothing, holds neither our output nor a descriptor that anybody waits for, and answers by a pipe. A
+look that fails, or is not over when time is up, has its default, and the Sight's `unread` gets a sentence. Where the box grants
+neither process nor thread, looks are had one after the other.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pickle
+import select
+import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, Protocol, TypeVar
 
 from acu.doctor.sight import Sight
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+PIECE = 1 << 16
 
 
-class Look(Generic[T]):
-    """One part, begun. `value` waits for it."""
+class Look(Protocol[T_co]):
+    """One part, begun."""
 
-    def __init__(self, what: str, see: Callable[[], T], default: T, sight: Sight, until: float) -> None:
-        self._what = what
-        self._see = see
-        self._default = default
-        self._sight = sight
-        self._until = until
-        self._seen: T = default
-        self._thread = threading.Thread(target=self._run, name=f"look at {what}", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._seen = self._see()
-        except Exception as error:  # noqa: BLE001  whatever it met: the other parts are to be told
-            self._sight.note(self._what, error)
-
-    def value(self) -> T:
+    def value(self) -> T_co:
         """What was seen, else the default. It waits no longer than until time is up."""
-        self._thread.join(max(0.0, self._until - time.monotonic()))
-        if self._thread.is_alive():
-            self._sight.note(self._what, TimeoutError("it took too long"))
-            return self._default
-        return self._seen
 
 
 class Looks:
@@ -53,4 +42,144 @@ class Looks:
 
     def at(self, what: str, see: Callable[[], T], default: T) -> Look[T]:
         """Begin to look. `what` names it in `unread`."""
-        return Look(what, see, default, self._sight, self._until)
+        return Beside(Task(what, see, default, self._sight, self._until))
+
+    def apart(self, what: str, see: Callable[[], T], default: T) -> Look[T]:
+        """Begin to look at what may hang for ever. What it sees is pickled. To be begun before those of `at`.
+
+        A recorded tree does not hang: there it is a look as all others.
+        """
+        task = Task(what, see, default, self._sight, self._until)
+        return Apart(task) if self._sight.here else Beside(task)
+
+
+class Task(Generic[T]):
+    """What to see, and until when."""
+
+    def __init__(self, what: str, see: Callable[[], T], default: T, sight: Sight, until: float) -> None:
+        self.what = what
+        self.default = default
+        self.sight = sight
+        self._see = see
+        self._until = until
+
+    def done(self) -> T:
+        """See it, here and now."""
+        try:
+            return self._see()
+        except Exception as error:  # noqa: BLE001  whatever it met: the other parts are to be told
+            self.sight.note(self.what, error)
+            return self.default
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until time is up, at least none."""
+        return max(0.0, self._until - time.monotonic())
+
+    def late(self) -> T:
+        """The default, as time is up."""
+        self.sight.note(self.what, TimeoutError("it took too long"))
+        return self.default
+
+
+class Beside(Generic[T]):
+    """A look in a thread."""
+
+    def __init__(self, task: Task[T]) -> None:
+        self._task = task
+        self._seen = task.default
+        self._thread = threading.Thread(target=self._run, name=f"look at {task.what}", daemon=True)
+        try:
+            self._thread.start()
+        except (RuntimeError, MemoryError):  # no thread is to be had
+            self._run()
+
+    def _run(self) -> None:
+        self._seen = self._task.done()
+
+    def value(self) -> T:
+        """See Look."""
+        if self._thread.ident is not None:
+            self._thread.join(self._task.left_s)
+        return self._task.late() if self._thread.is_alive() else self._seen
+
+
+class Apart(Generic[T]):
+    """A look in a child process."""
+
+    def __init__(self, task: Task[T]) -> None:
+        self._task = task
+        self._seen: T = task.default
+        self._asked = False
+        self._pipe, answer = os.pipe()
+        try:
+            self._child = os.fork()
+        except OSError:  # no process is to be had
+            os.close(self._pipe)
+            os.close(answer)
+            self._seen, self._asked = task.done(), True
+            return
+        if self._child == 0:
+            _answer(task, answer)
+        os.close(answer)
+
+    def value(self) -> T:
+        """See Look."""
+        if not self._asked:
+            self._seen, self._asked = self._taken(), True
+        return self._seen
+
+    def _taken(self) -> T:
+        try:
+            data = self._read()
+        finally:
+            os.close(self._pipe)
+        if data is None:
+            os.kill(self._child, signal.SIGKILL)
+            _gone(self._child)  # or never: init sees to it then
+            return self._task.late()
+        _, status = os.waitpid(self._child, 0)
+        if not data:
+            how = os.waitstatus_to_exitcode(status)
+            self._task.sight.note(self._task.what, OSError(f"its process ended with {how}"))
+            return self._task.default
+        seen, unread = pickle.loads(data)  # noqa: S301  of our own child
+        self._task.sight.note_all(unread)
+        return seen  # type: ignore[no-any-return]
+
+    def _read(self) -> bytes | None:
+        """All that the child says; None where time is up before."""
+        poll = select.poll()
+        poll.register(self._pipe, select.POLLIN)
+        data = b""
+        while poll.poll(self._task.left_s * 1000):
+            piece = os.read(self._pipe, PIECE)
+            if not piece:
+                return data
+            data += piece
+        return None
+
+
+def _gone(child: int) -> bool:
+    """Whether a child that was killed has ended, a moment later."""
+    for _ in range(10):
+        with contextlib.suppress(ChildProcessError):
+            if os.waitpid(child, os.WNOHANG)[0]:
+                return True
+        time.sleep(0.002)
+    return False
+
+
+def _answer(task: Task[T], pipe: int) -> NoReturn:
+    """In the child: see, answer and end, without anything that the parent would do at its end."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        task.sight.unread.clear()
+        left = memoryview(pickle.dumps((task.done(), task.sight.unread)))
+        while left:
+            left = left[os.write(pipe, left) :]
+    finally:
+        os._exit(0)

@@ -12,11 +12,16 @@ import os
 import time
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from acu.config import AcuConfig
-from acu.doctor.examination import ReadTest
+from acu.doctor.disks import folder_of_disk
+from acu.doctor.examination import ModelFiles, ReadTest
+from acu.doctor.mounts import Mount
 from acu.doctor.sight import Sight
 from acu.errors import ModelError
 from acu.models import locate
+from acu.models.cache import folder_of, is_path
 from acu.models.preload import behind_others
 
 MOST_BYTES = 256 << 20
@@ -24,21 +29,43 @@ MOST_S = 0.5
 PIECE = 4 << 20  # deep enough for NVMe, and short enough for the clock on a slow disk
 
 
-def weights_of(config: AcuConfig, sight: Sight) -> tuple[Path, ...]:
-    """The *.safetensors of the configured models that are here, each once. A model that is not pulled has none."""
-    files: dict[Path, None] = {}
+def models_read(config: AcuConfig) -> tuple[tuple[str, str], ...]:
+    """(key, model) of the configured models that have files."""
+    return tuple((key, model.model) for key, model in config.models.items() if model.engine != "scripted")
+
+
+def read_model(key: str, model: str, config: AcuConfig, sight: Sight) -> tuple[ModelFiles, dict[Path, int]]:
+    """Whether a model's files can be read by this user, and the bytes of its *.safetensors. None of it is read."""
     cache = sight.root / config.gpu.model_cache_dir.lstrip("/")
-    for key, model in config.models.items():
-        if model.engine == "scripted":
-            continue
-        try:
-            found = locate(model.model, cache)
-        except ModelError:
-            continue  # not pulled, which `acu serve` says better
-        except OSError as error:
-            sight.note(f"models.{key}", error)
-            continue
-        files.update(dict.fromkeys(path.resolve() for path in sorted(found.path.glob("*.safetensors"))))
+    seen = ModelFiles(key, model)
+    try:
+        if not is_path(model):
+            try:
+                folder_of(model, cache).lstat()
+            except FileNotFoundError:
+                return seen, {}  # not pulled, which `acu serve` says better
+        seen = replace(seen, pulled=True)
+        found = locate(model, cache)
+        seen = replace(seen, path=str(found.path))
+        for path in sorted(found.path.iterdir()):
+            if path.is_file():
+                os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+        weights = (path.resolve() for path in sorted(found.path.glob("*.safetensors")))
+        return seen, {path: path.stat().st_size for path in weights}
+    except ModelError as error:
+        return replace(seen, problem=str(error).rstrip("."), path=seen.path or str(cache)), {}
+    except OSError as error:
+        which = str(error.filename or seen.path or cache)
+        return replace(seen, problem=f"{which} cannot be read: {error.strerror}", path=which), {}
+    except RuntimeError as error:  # links that lead to themselves
+        return replace(seen, problem=str(error), path=seen.path or model), {}
+
+
+def weights_of(config: AcuConfig, sight: Sight) -> tuple[Path, ...]:
+    """The *.safetensors of the configured models that are here and can be read, each once."""
+    files: dict[Path, int] = {}
+    for key, model in models_read(config):
+        files |= read_model(key, model, config, sight)[1]
     return tuple(files)
 
 
@@ -47,8 +74,8 @@ def total_mb(files: tuple[Path, ...]) -> int:
     return sum(path.stat().st_size for path in files) >> 20
 
 
-def read_tests(files: tuple[Path, ...], sight: Sight) -> tuple[ReadTest, ...]:
-    """One read a file system, of its largest file."""
+def read_tests(files: tuple[Path, ...], sight: Sight, mounts: tuple[Mount, ...] = ()) -> tuple[ReadTest, ...]:
+    """One read a file system, of its largest file. `files` are without links."""
     by_device: dict[int, list[Path]] = {}
     for path in files:
         by_device.setdefault(path.stat().st_dev, []).append(path)
@@ -56,7 +83,9 @@ def read_tests(files: tuple[Path, ...], sight: Sight) -> tuple[ReadTest, ...]:
     for there in by_device.values():
         largest = max(there, key=lambda path: path.stat().st_size)
         try:
-            tests.append(read_test(largest, total_mb(tuple(there))))
+            disk = folder_of_disk(largest, mounts, sight)
+            test = read_test(largest, total_mb(tuple(there)))
+            tests.append(replace(test, disk=disk.name if disk is not None else None))
         except OSError as error:
             sight.note(str(largest), error)
     return tuple(tests)

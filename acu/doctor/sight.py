@@ -6,6 +6,7 @@ open is None and a sentence in `unread`, once. Threads may share a Sight.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from acu.hardware.numa import SLASH
@@ -26,9 +27,11 @@ class Sight:
     def note(self, what: str, error: BaseException) -> None:
         """Remember what could not be read, and why."""
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-        sentence = f"{what}: {reason}"
-        if sentence not in self.unread:
-            self.unread.append(sentence)
+        self.note_all([f"{what}: {reason}"])
+
+    def note_all(self, sentences: Iterable[str]) -> None:
+        """Remember sentences, each once."""
+        self.unread += [sentence for sentence in sentences if sentence not in self.unread]
 
     def text(self, path: str) -> str | None:
         """What a file holds, without space around it."""

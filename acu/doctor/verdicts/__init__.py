@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from acu.doctor.verdicts import disk, gpu, kernel, machine, network, numa, versions
+from acu.doctor.verdicts import disk, gpu, health, kernel, machine, models, network, numa, versions
 
 CHECKS = (
     *gpu.CHECKS,
+    *health.CHECKS,
     *numa.CHECKS,
     *kernel.CHECKS,
     *disk.CHECKS,
+    *models.CHECKS,
     *machine.CHECKS,
     *network.CHECKS,
     *versions.CHECKS,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import PurePath
 from shlex import quote
 
-from acu.doctor.examination import Disk, Examination, Place
+from acu.doctor.examination import Disk, Examination, Place, ReadTest
 from acu.doctor.findings import Check, Sign, size
 
-NETWORK = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "fuse.sshfs", "fuse.s3fs", "lustre", "afs"}
+NETWORK = frozenset(  # as scripts/disk.sh has them
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "glusterfs", "lustre", "afs", "9p", "virtiofs"}
+    | {f"fuse.{name}" for name in ("sshfs", "s3fs", "rclone", "glusterfs", "ceph")}
 )
 VOLATILE = frozenset({"tmpfs", "ramfs"})
 CONTAINER = frozenset({"overlay", "aufs"})
@@ -25,6 +27,11 @@ FIELDS = {"models": "gpu.model_cache_dir", "data": "data_plane.path", "cold": "d
 
 def _of(place: Place) -> str:
     return f"{PURPOSES.get(place.purpose, place.purpose)} ({place.path})"
+
+
+def _heard(examination: Examination) -> tuple[Place, ...]:
+    """Those whose file system answers; of the others no more is known than that."""
+    return tuple(place for place in examination.places if place.answers)
 
 
 def _with_places(examination: Examination) -> Iterator[tuple[Disk, tuple[Place, ...]]]:
@@ -58,7 +65,7 @@ def _kinds_well(examination: Examination) -> str:
 def known(examination: Examination) -> Iterator[Sign]:
     """Folders of which the kernel does not tell the disk; those in memory and over the network are told of elsewhere."""
     unknown: dict[str, list[Place]] = {}
-    for place in examination.places:
+    for place in _heard(examination):
         if place.disk is None and place.filesystem not in NETWORK | VOLATILE:
             unknown.setdefault(place.filesystem, []).append(place)
     for filesystem, places in unknown.items():
@@ -107,14 +114,12 @@ def read_ahead(examination: Examination) -> Iterator[Sign]:
 
 def load_time(examination: Examination) -> Iterator[Sign]:
     """How long a start would read, and whether the disk is slower than it should be."""
-    kinds = {place.path: disk.kind for disk, places in _with_places(examination) for place in places}
     for test in examination.reads:
         speed = _speed(test.read_mb, test.seconds)
         if not speed:
             continue
         expected = test.weights_mb / speed
-        nvme = any(found == "nvme" for path, found in kinds.items() if test.path.startswith(path))
-        slow = nvme and speed < NVME_MB_S
+        slow = _kind_read(test, examination) == "nvme" and speed < NVME_MB_S
         if expected >= LOAD_S or (slow and test.weights_mb):
             whose = "; an NVMe disk reads 2000 MB/s and more, so that another process may have it" if slow else ""
             yield Sign(
@@ -124,6 +129,14 @@ def load_time(examination: Examination) -> Iterator[Sign]:
                 "a faster disk. A second start reads from memory.",
                 ("iostat -x 1 3", "iotop -o"),
             )
+
+
+def _kind_read(test: ReadTest, examination: Examination) -> str | None:
+    """What kind of disk it read; a report of an older doctor does not name that, and there its path decides."""
+    if test.disk is not None:
+        return next((disk.kind for disk in examination.disks if disk.name == test.disk), None)
+    under = ((place, disk) for disk, places in _with_places(examination) for place in places)
+    return next((disk.kind for place, disk in under if PurePath(test.path).is_relative_to(place.path)), None)
 
 
 def _speed(read_mb: float, seconds: float) -> float:
@@ -155,10 +168,12 @@ def space(examination: Examination) -> Iterator[Sign]:
 
 
 def _by_filesystem(examination: Examination) -> Iterator[tuple[Place, ...]]:
-    groups: dict[tuple[str | None, str, int, int], list[Place]] = {}
+    groups: dict[tuple[str | None, str, str, int, int], list[Place]] = {}
     for place in examination.places:
         if place.size_mb:
-            groups.setdefault((place.disk, place.filesystem, place.size_mb, place.free_mb), []).append(place)
+            groups.setdefault((place.disk, place.source, place.filesystem, place.size_mb, place.free_mb), []).append(
+                place
+            )
     yield from map(tuple, groups.values())
 
 
@@ -210,8 +225,16 @@ def volatile(examination: Examination) -> Iterator[Sign]:
 
 def writable(examination: Examination) -> Iterator[Sign]:
     """Folders that this user may not write to."""
-    for place in examination.places:
-        if not place.writable:
+    for place in _heard(examination):
+        if place.read_only:
+            yield Sign(
+                "warning" if place.purpose == "models" else "error",
+                f"{_of(place)} is on a file system that is mounted read-only ({place.filesystem})",
+                "See why: after an error of the disk the kernel mounts it so by itself; then check the disk first, else mount it "
+                "for writing.",
+                ("dmesg | grep -i -e 'i/o error' -e remount", f"findmnt -T {quote(place.path)}"),
+            )
+        elif not place.writable:
             yield Sign(
                 "warning" if place.purpose == "models" else "error",
                 f"{_of(place)} may not be written to by this user",
@@ -221,11 +244,55 @@ def writable(examination: Examination) -> Iterator[Sign]:
             )
 
 
+def answers(examination: Examination) -> Iterator[Sign]:
+    """File systems that do not answer at all: a server that is gone, a disk that hangs."""
+    for place in examination.places:
+        if not place.answers:
+            where = f"{place.filesystem}, from {place.source}" if place.source else "its file system is not told"
+            yield Sign(
+                "error",
+                f"{_of(place)} does not answer ({where})",
+                "Bring back its server or disk, or unmount it; or set "
+                f"{FIELDS.get(place.purpose, place.purpose)} to a folder on another disk.",
+                ("dmesg | tail -n 40", f"timeout 5 stat -f {quote(place.path)}"),
+            )
+
+
+def data(examination: Examination) -> Iterator[Sign]:
+    """A folder in which a start makes no data, for more than that this user may not write there."""
+    place = next((place for place in _heard(examination) if place.purpose == "data"), None)
+    if examination.refused and place is not None and place.writable:
+        yield Sign(
+            "error",
+            examination.refused.rstrip("."),
+            "Set data_plane.path to a folder of its own, that is new or has ACU's data in it.",
+            (f"ls -la {quote(place.path)}",),
+        )
+
+
 def _has_places(examination: Examination) -> bool:
     return bool(examination.places)
 
 
 CHECKS = (
+    Check(
+        id="disk.answers",
+        worst="error",
+        looks_at="whether the file systems answer",
+        verdict=answers,
+        well="the file systems of models and data answer",
+        applies=_has_places,
+        why="Whoever touches it waits without an end, and cannot be ended: a start, a backup, `ls`.",
+    ),
+    Check(
+        id="disk.data",
+        worst="error",
+        looks_at="whether a start would take the data plane's folder",
+        verdict=data,
+        well="a start takes the data plane's folder",
+        applies=lambda e: any(place.purpose == "data" for place in _heard(e)),
+        why="The daemon refuses to start rather than to put its data among other things, or where nothing can be kept.",
+    ),
     Check(
         id="disk.kind",
         worst="warning",

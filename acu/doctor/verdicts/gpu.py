@@ -10,6 +10,10 @@ from acu.doctor.examination import Examination
 from acu.doctor.findings import Check, Level, Sign
 from acu.hardware.report import Gpu
 
+OLDEST, BFLOAT16 = (7, 5), (8, 0)  # compute capabilities
+WORKING = frozenset({0, 1, 2})  # performance states
+IDLE = 1  # of NVML's reasons for clocks below the highest
+
 
 def card_of(examination: Examination) -> Gpu | None:
     """The card that the configuration means, if the box has it."""
@@ -113,6 +117,28 @@ def device(examination: Examination) -> Iterator[Sign]:
         )
 
 
+def capability(examination: Examination) -> Iterator[Sign]:
+    """A card that is too old for the engine, or for bfloat16."""
+    card = card_of(examination)
+    if card is None or card.capability is None:
+        return
+    found = ".".join(map(str, card.capability))
+    if card.capability < OLDEST:
+        yield Sign(
+            "error",
+            f"{_named(card)} has compute capability {found}, and vLLM needs {OLDEST[0]}.{OLDEST[1]}",
+            "Use a newer card (gpu.device_id), or the engine for CPUs.",
+            ("nvidia-smi --query-gpu=index,name,compute_cap --format=csv", "scripts/setup --cpu"),
+        )
+    elif card.capability < BFLOAT16:
+        yield Sign(
+            "warning",
+            f"{_named(card)} has compute capability {found}, which computes no bfloat16",
+            "Set models.NAME.dtype to float16, and prefer models that were made for it (AWQ, GPTQ).",
+            ("nvidia-smi --query-gpu=index,name,compute_cap --format=csv",),
+        )
+
+
 def compute_mode(examination: Examination) -> Iterator[Sign]:
     """Who may compute on the card, against how many engines are to."""
     card = card_of(examination)
@@ -168,31 +194,66 @@ def persistence(examination: Examination) -> Iterator[Sign]:
 
 
 def pcie_width(examination: Examination) -> Iterator[Sign]:
-    """Fewer lanes than card and slot have: they stay as they are at rest, so that any card in use may be asked."""
+    """Fewer lanes than card and slot have, or a slot with fewer than the card: at rest they are as at work."""
     card = card_of(examination)
     if card is None or card.pcie is None or card.pcie_most is None:
         return
-    if card.pcie[1] < card.pcie_most[1]:
+    now, most = card.pcie[1], card.pcie_most[1]
+    slot = most if card.pcie_slot is None else card.pcie_slot[1]
+    if now < min(most, slot):
         yield Sign(
             as_far_as_real(examination, "error"),
-            f"{_named(card)} is linked by {card.pcie[1]} PCIe lanes, of {card.pcie_most[1]} that card and slot have",
+            f"{_named(card)} is linked by {now} PCIe lanes, of {min(most, slot)} that card and slot have",
             "Seat the card again, in a slot with all lanes, without a riser or a BIOS setting (bifurcation) that splits them.",
             (f"lspci -vv -s {quote(card.bdf or 'BDF')} | grep -e LnkCap: -e LnkSta:",),
+        )
+    elif slot < most:
+        yield Sign(
+            as_far_as_real(examination, "warning"),
+            f"{_named(card)} is linked by all {slot} PCIe lanes that its slot has; the card has {most}",
+            "The link is as it should be: put the card into a slot with more lanes, if there is one, or see in the BIOS whether "
+            "the slot's are split (bifurcation).",
+            ("lspci -vt", "dmidecode -t slot | grep -e Designation -e Type: -e Usage"),
         )
 
 
 def pcie_generation(examination: Examination) -> Iterator[Sign]:
-    """An older generation: a card at rest saves power that way, so it is no more than a note."""
+    """An older generation: a card at rest saves power that way, so that it is a note there, and a warning at work."""
     card = card_of(examination)
     if card is None or card.pcie is None or card.pcie_most is None:
         return
-    if card.pcie[0] < card.pcie_most[0]:
+    now, most = card.pcie[0], card.pcie_most[0]
+    slot = most if card.pcie_slot is None else card.pcie_slot[0]
+    watch = (f"nvidia-smi -i {card.index} --query-gpu=pstate,pcie.link.gen.current --format=csv -l 1",)
+    if now < min(most, slot):
+        which = f"{_named(card)} links at PCIe generation {now} of {min(most, slot)}"
+        if _works(card):
+            yield Sign(
+                as_far_as_real(examination, "warning"),
+                f"{which}, and is at work (P{card.performance})",
+                "See the speed of the slot and ASPM in the BIOS, and the card's seat and riser: a link that makes errors trains "
+                "slower.",
+                (*watch, f"lspci -vv -s {quote(card.bdf or 'BDF')} | grep -e LnkCap: -e LnkSta: -e CESta:"),
+            )
+        else:
+            yield Sign(
+                "note",
+                f"{which} now; at rest that is usual",
+                "Look again under load; if it stays, see the speed of the slot and ASPM in the BIOS.",
+                watch,
+            )
+    elif slot < most:
         yield Sign(
             "note",
-            f"{_named(card)} links at PCIe generation {card.pcie[0]} of {card.pcie_most[0]} now; at rest that is usual",
-            "Look again under load; if it stays, see the speed of the slot and ASPM in the BIOS.",
-            (f"nvidia-smi -i {card.index} --query-gpu=pcie.link.gen.current --format=csv -l 1",),
+            f"{_named(card)} links at PCIe generation {slot}, the highest of its slot; the card has {most}",
+            "Put the card into a newer slot, if there is one, or see its speed in the BIOS.",
+            ("lspci -vt",),
         )
+
+
+def _works(card: Gpu) -> bool:
+    """Whether it does not save power now: a driver that keeps an idle card in P0 says by its clocks that nobody uses it."""
+    return card.performance in WORKING and not (card.clocks_held or 0) & IDLE
 
 
 def _link_known(examination: Examination) -> bool:
@@ -201,15 +262,18 @@ def _link_known(examination: Examination) -> bool:
 
 
 def others(examination: Examination) -> Iterator[Sign]:
-    """Processes on the card, while no ACU runs whose they could be."""
+    """Processes on the card that are no ACU's; where one answers that does not tell which its own are, they may be its."""
     card = card_of(examination)
-    if card is None or not card.processes or runs(examination):
+    if card is None or any(one.answers and not one.pids for one in examination.addresses):
         return
-    held = sum(size for _, size in card.processes)
-    pids = ", ".join(str(pid) for pid, _ in card.processes)
+    foreign = [(pid, mb) for pid, mb in card.processes if pid not in examination.own]
+    if not foreign:
+        return
+    held = sum(mb for _, mb in foreign)
+    pids = ", ".join(str(pid) for pid, _ in foreign)
     yield Sign(
         "warning",
-        f"{len(card.processes)} other process(es) hold {held} MiB of {_named(card)}: {pids}",
+        f"{len(foreign)} other process(es) hold {held} MiB of {_named(card)}: {pids}",
         "End what is not wanted, or give ACU another card (gpu.device_id).",
         (f"ps -fp {pids.replace(' ', '')}",),
     )
@@ -242,6 +306,20 @@ CHECKS = (
         well=lambda e: f"gpu.device_id {e.needs.gpu_id} is there",
         applies=_has_any,
         why="The engine would not start.",
+    ),
+    Check(
+        id="gpu.capability",
+        worst="error",
+        looks_at="the card's compute capability, against what vLLM is built for",
+        verdict=capability,
+        well=lambda e: (
+            f"compute capability {found[0]}.{found[1]} has all that vLLM uses"
+            if (card := card_of(e)) and (found := card.capability)
+            else "vLLM can use the card"
+        ),
+        applies=lambda e: (card := card_of(e)) is not None and card.capability is not None,
+        why="vLLM has no kernels for cards before Turing (7.5); before Ampere (8.0) there is no bfloat16 and no FlashAttention: "
+        "it is slower, and some models overflow in float16.",
     ),
     Check(
         id="gpu.compute-mode",
@@ -284,8 +362,8 @@ CHECKS = (
     ),
     Check(
         id="gpu.pcie-generation",
-        worst="note",
-        looks_at="PCIe generation of the card's link, now",
+        worst="warning",
+        looks_at="PCIe generation of the card's link now, at rest and at work",
         verdict=pcie_generation,
         well="the card's link runs at its highest generation",
         applies=_link_known,
@@ -294,7 +372,7 @@ CHECKS = (
     Check(
         id="gpu.others",
         worst="warning",
-        looks_at="processes on the card while no ACU runs",
+        looks_at="processes on the card that are neither an ACU's nor MPS's",
         verdict=others,
         well="nobody else is on the card",
         applies=_has_card,

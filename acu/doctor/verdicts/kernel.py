@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from acu.doctor.examination import Examination
-from acu.doctor.findings import Check, OfSetting, Sign
+from acu.doctor.findings import Check, OfSetting, Sign, size
+from acu.doctor.verdicts.gpu import runs
+from acu.process.descriptors import SPARE
 
-SPARE_FILES = 192  # beside connections, as acu/process/descriptors.py counts
 LEAST_MEMLOCK = 64 << 20  # bytes; 8 MiB, the kernel's default, is one staging buffer
 BACKLOG = 4096  # what the daemon asks listen(2) for
 SYN_BACKLOG = 1024
@@ -61,13 +62,14 @@ SWAP = OfSetting(
 def files(examination: Examination) -> Iterator[Sign]:
     """The hard limit of open files, to which the daemon raises its own, against its connections."""
     hard, connections = examination.limits.nofile[1], examination.needs.connections
-    if hard is not None and connections and hard < connections + SPARE_FILES:
+    needed = connections + SPARE
+    if hard is not None and connections and hard < needed:
         yield Sign(
             "warning",
-            f"a process may have {hard} open files, and {connections} connections need {connections + SPARE_FILES}",
-            f"Set LimitNOFILE={connections + SPARE_FILES} in the unit; without one raise it by this for the next login; or set a "
+            f"a process may have {hard} open files, and {connections} connections need {needed}",
+            f"Set LimitNOFILE={needed} in the unit; without one raise it by this for the next login; or set a "
             "smaller network.max_connections.",
-            (f"echo '* hard nofile {connections + SPARE_FILES}' >> /etc/security/limits.d/90-acu.conf",),
+            (f"echo '* hard nofile {needed}' >> /etc/security/limits.d/90-acu.conf",),
         )
 
 
@@ -81,6 +83,46 @@ def memlock(examination: Examination) -> Iterator[Sign]:
             "Set LimitMEMLOCK=infinity in the unit; without one raise it by this for the next login.",
             ("echo '* - memlock unlimited' >> /etc/security/limits.d/90-acu.conf",),
         )
+
+
+def address_space(examination: Examination) -> Iterator[Sign]:
+    """A bound on what is reserved, which is far more than what is used."""
+    soft = examination.limits.address_space[0]
+    held = (examination.machine.memory_total >> 20) + sum(card.memory_mb for card in examination.machine.gpus)
+    if soft is not None and (examination.machine.gpus or soft >> 20 < held):
+        yield Sign(
+            "error" if soft >> 20 < held else "warning",
+            f"a process may have {size(soft >> 20)} of address space",
+            "Set LimitAS=infinity in the unit; without one take the limit away, as below, in the shell that starts the daemon.",
+            ("ulimit -v unlimited",),
+        )
+
+
+def tasks(examination: Examination) -> Iterator[Sign]:
+    """Processes and threads that may still be made, against those that a start makes."""
+    if runs(examination):
+        return
+    needed, limits = tasks_needed(examination), examination.limits
+    soft, own, pids = limits.nproc[0], limits.user_tasks, limits.pids
+    if soft is not None and own is not None and soft - own < needed:
+        yield Sign(
+            "warning",
+            f"this user may have {soft} processes and threads, and has {own}: a start makes about {needed} more",
+            "Set LimitNPROC=infinity in the unit; without one raise it by this for the next login.",
+            ("echo '* - nproc unlimited' >> /etc/security/limits.d/90-acu.conf",),
+        )
+    if pids is not None and pids[1] - pids[0] < needed:
+        yield Sign(
+            "warning",
+            f"the cgroup may have {pids[1]} processes and threads, and has {pids[0]}: a start makes about {needed} more",
+            "Set TasksMax= in the unit to more; of a container its limit of processes (--pids-limit).",
+            ("grep . /sys/fs/cgroup/pids.max /sys/fs/cgroup/*/pids.max",),
+        )
+
+
+def tasks_needed(examination: Examination) -> int:
+    """About how many the daemon and its engines make, on the safe side: pools of threads have one a CPU."""
+    return 128 + max(1, examination.needs.engines) * (64 + 2 * examination.machine.cpus)
 
 
 def huge_pages(examination: Examination) -> Iterator[Sign]:
@@ -136,6 +178,24 @@ CHECKS = (
         well="memory may be locked",
         applies=lambda e: bool(e.machine.gpus),
         why="Buffers that are registered for direct transfers (RDMA, io_uring, mlock) are refused beyond it.",
+    ),
+    Check(
+        id="kernel.address-space",
+        worst="error",
+        looks_at="the limit of address space (ulimit -v)",
+        verdict=address_space,
+        well="address space is not bounded",
+        why="CUDA reserves as much as all memory and all cards have; weights, the database's files and each thread's arena are "
+        "mappings too. The engine fails with `Cannot allocate memory` while memory is free.",
+    ),
+    Check(
+        id="kernel.tasks",
+        worst="warning",
+        looks_at="how many more processes and threads this user and the cgroup may have, while no ACU runs",
+        verdict=tasks,
+        well="a start may make the processes and threads that it needs",
+        applies=lambda e: not runs(e) and (e.limits.user_tasks is not None or e.limits.pids is not None),
+        why="A thread that cannot be made ends the engine, mostly with nothing but `can't start new thread`.",
     ),
     Check(
         id="kernel.somaxconn",

@@ -42,6 +42,22 @@ def daemon(examination: Examination) -> Iterator[Sign]:
         )
 
 
+def full(examination: Examination) -> Iterator[Sign]:
+    """An ACU that takes no more connections."""
+    for one in examination.addresses:
+        if one.full:
+            yield Sign(
+                "warning",
+                f"the ACU at {one.address} has all its connections taken",
+                "See who holds them; end what is not wanted, or set network.max_connections to more.",
+                (
+                    f"ss -tnp state established {quote('sport = :' + one.address.rpartition(':')[2])}"
+                    if _is_tcp(one)
+                    else f"ss -xp src {quote(one.address.removeprefix('unix:'))}",
+                ),
+            )
+
+
 def _answering(examination: Examination) -> str:
     return "an ACU answers at " + ", ".join(one.address for one in examination.addresses if one.answers)
 
@@ -64,5 +80,14 @@ CHECKS = (
         well=_answering,
         applies=lambda e: bool(e.addresses) and not any(True for _ in address(e)),
         why="Clients are refused until it runs.",
+    ),
+    Check(
+        id="network.full",
+        worst="warning",
+        looks_at="whether an ACU that answers has connections left",
+        verdict=full,
+        well="the ACU that answers takes more connections",
+        applies=lambda e: any(one.answers for one in e.addresses),
+        why="New clients are told 503 until others go.",
     ),
 )

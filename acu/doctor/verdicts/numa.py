@@ -73,13 +73,20 @@ def asked(examination: Examination) -> Iterator[Sign]:
 def gpu_unknown(examination: Examination) -> Iterator[Sign]:
     """The firmware does not tell the card's node (-1 in sysfs)."""
     card = card_of(examination)
-    if card is not None and card.numa_node is None:
+    if card is not None and card.numa_node is None and not isinstance(examination.needs.numa.node, int):
         yield Sign(
             "warning",
             f"the firmware does not say which NUMA node GPU {card.index} is on (numa_node is -1)",
             "Find it by its slot in the board's manual, and set numa.node by hand; a newer BIOS may tell it.",
             ("lspci -vt",),
         )
+
+
+def _node_known(examination: Examination) -> str:
+    card, named = card_of(examination), examination.needs.numa.node
+    if card is not None and card.numa_node is None and isinstance(named, int):
+        return f"numa.node names the card's NUMA node: {named}"
+    return "the firmware tells the card's NUMA node"
 
 
 def gpu_node(examination: Examination) -> Iterator[Sign]:
@@ -89,21 +96,22 @@ def gpu_node(examination: Examination) -> Iterator[Sign]:
         return
     cpus, memory, wanted = examination.cpus, examination.memory_nodes, examination.needs.numa.node
     there = f"GPU {card.index} is on node {node.id}"
-    allow = f"AllowedCPUs={ranges(node.cpus)} and AllowedMemoryNodes={node.id} in its unit, the cpuset of its cgroup, or as below"
-    run = (f"numactl -N {node.id} -m {node.id} acu serve",)
+    allow = f"AllowedCPUs={ranges(node.cpus)} and AllowedMemoryNodes={node.id} in its unit, or the cpuset of its cgroup"
+    allowed = "grep -e Cpus_allowed_list -e Mems_allowed_list /proc/self/status"
     if cpus and not set(node.cpus) & set(cpus):
         yield Sign(
             "warning",
             f"{there} (CPUs {ranges(node.cpus)}), and this process may only use CPUs {ranges(cpus)}, which are on another",
-            f"Let it use the card's CPUs: {allow}; or move the card to a slot of the other processor.",
-            run,
+            f"Let it use the card's CPUs: {allow}; after taskset or numactl, start it as below; or move the card to a slot of "
+            "the other processor.",
+            (f"numactl -N {node.id} --preferred={node.id} acu serve", allowed),
         )
     elif memory and node.id not in memory:
         yield Sign(
             "warning",
             f"{there}, and this process may only use memory of node {ranges(memory)}",
             f"Let it use the card's memory: {allow}.",
-            run,
+            (allowed,),
         )
     elif isinstance(wanted, int) and wanted != node.id and _node(wanted, examination):
         yield Sign(
@@ -267,7 +275,7 @@ CHECKS = (
         worst="warning",
         looks_at="whether the firmware tells the card's node",
         verdict=gpu_unknown,
-        well="the firmware tells the card's NUMA node",
+        well=_node_known,
         applies=_card_on_several,
         why="The daemon cannot bind itself beside the card, and half of all copies may cross the processors' link.",
     ),

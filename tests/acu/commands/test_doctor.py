@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +37,7 @@ CPU_BUILD = replace(GPU_BUILD, torch="2.13.0+cpu", cuda=None)
 def recorded(name: str, *, cuda: bool = True) -> Examination:
     """What the doctor sees on a recorded machine; what is this process's own is as on such a box."""
     config = load({"HOME": "/root"}, gpu_present=cuda).config
-    seen = examine(config, machine_root(name), recorded_nvml(name), read_test=False)
+    seen = examine(config, machine_root(name), recorded_nvml(name))
     return replace(
         seen,
         at="2026-11-30T22:00:00+00:00",
@@ -109,6 +112,87 @@ def test_a_daemon_that_runs_is_seen(daemon: DaemonFactory) -> None:
     assert "network.daemon" in [well["check"] for well in json.loads(done.stdout)["well"]]
 
 
+def test_a_daemon_on_another_socket_is_seen_where_it_is_named(daemon: DaemonFactory, tmp_path: Path) -> None:
+    running = daemon()
+    words = ("doctor", "--socket", str(running.socket), "--json")
+    done = acu(*words, environ=running.environ | {"ACU_NETWORK__UNIX_SOCKET": str(tmp_path / "other.sock")})
+    (well,) = [well["text"] for well in json.loads(done.stdout)["well"] if well["check"] == "network.daemon"]
+    assert well == f"an ACU answers at unix:{running.socket}"
+
+
+def test_a_data_folder_that_a_start_would_refuse_is_found(clean_environ: dict[str, str], tmp_path: Path) -> None:
+    config = tmp_path / "acu.yaml"
+    for path, why in (
+        ("/", "data_plane.path: / is the root of all files; name a folder of its own, such as /var/lib/acu/data"),
+        (
+            "/proc/none",
+            "data_plane.path: /proc/none lies in /proc (proc), where nothing can be kept; choose another path",
+        ),
+    ):
+        config.write_text(f"data_plane: {{path: {path}}}\n")
+        done = acu("doctor", "-c", str(config), "--json", environ=clean_environ)
+        findings = {finding["check"]: finding["seen"] for finding in json.loads(done.stdout)["findings"]}
+        assert (done.returncode, findings["disk.data"]) == (2, why)
+    config.write_text("data_plane: {path: data}\n")  # beside the configuration, wherever the doctor is called
+    saved = json.loads(acu("doctor", "-c", str(config), "--save", "-", environ=clean_environ).stdout)
+    assert [place["path"] for place in saved["places"][1:]] == [f"{tmp_path}/data", f"{tmp_path}/data-cold"]
+
+
+def test_a_configuration_that_is_broken_is_refused_with_its_line(clean_environ: dict[str, str], tmp_path: Path) -> None:
+    config = tmp_path / "acu.yaml"
+    config.write_text("network:\n  max_connections: -4\n")
+    done = acu("doctor", "-c", str(config), environ=clean_environ)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"acu: network.max_connections: -4: expected integer 1..1000000 ({config}:2)\n"
+
+
+def test_an_output_that_cannot_be_written_is_said(clean_environ: dict[str, str], report: Path) -> None:
+    command = [sys.executable, "-m", "acu", "doctor", "--report", str(report)]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, check=False, stdout=full, stderr=subprocess.PIPE, text=True, env=clean_environ, cwd=ROOT
+        )
+    assert (done.returncode, done.stderr) == (1, "acu: the output cannot be written: No space left on device\n")
+    read, write = os.pipe()
+    os.close(read)  # its reader has gone
+    done = subprocess.run(
+        command, check=False, stdout=write, stderr=subprocess.PIPE, text=True, env=clean_environ, cwd=ROOT
+    )
+    os.close(write)
+    assert done.stderr == ""
+
+
+NEW: dict[str, set[str]] = {
+    "": {"models", "own", "xids", "refused"},
+    "places": {"source", "read_only", "answers"},
+    "reads": {"disk"},
+    "addresses": {"full", "pids"},
+    "limits": {"address_space", "user_tasks", "pids"},
+    "needs": {"engines"},
+}
+CARDS_NEW = ("pcie_slot", "clocks_held", "ecc_errors", "remapping")
+
+
+def test_a_report_of_an_older_doctor_is_judged_by_what_it_has() -> None:
+    document = json.loads(written(with_card(processes=((7, 20_000),))))
+    for part, names in NEW.items():
+        holder = document[part] if part else document
+        for one in holder if isinstance(holder, list) else [holder]:
+            for name in names:
+                del one[name]
+    for name in CARDS_NEW:
+        del document["machine"]["gpus"][0][name]
+    judgement = judged(parsed(json.dumps(document).encode(), "it"))
+    assert judgement.findings == ()
+    assert {"models.files", "health.memory", "health.clocks", "health.xid"} <= set(judgement.skipped)
+
+
+def test_a_report_of_a_later_doctor_with_more_in_it_is_read() -> None:
+    document = json.loads(written(WELL))
+    document["later"] = document["places"][0]["later"] = 1
+    assert judged(parsed(json.dumps(document).encode(), "it")).findings == ()
+
+
 def test_the_table_has_the_worst_first_and_a_sum_at_the_end(report: Path, clean_environ: dict[str, str]) -> None:
     done = acu("doctor", "--report", str(report), environ=clean_environ)
     assert done.returncode == 2
@@ -128,7 +212,7 @@ def test_verbose_also_tells_what_is_well_and_what_was_not_looked_at(
     done = acu("doctor", "--report", str(report), "--verbose", environ=clean_environ)
     assert "well     gpu.driver  the driver answers: 570.133.20, CUDA up to 12.8" in done.stdout
     assert "not read: a disk: no answer" in done.stdout
-    assert "nothing to look at here: machine.cpu" in done.stdout
+    assert "nothing to look at here: kernel.tasks, machine.cpu" in done.stdout
 
 
 def test_warnings_are_exit_code_1_and_notes_0(tmp_path: Path, clean_environ: dict[str, str]) -> None:
@@ -243,8 +327,23 @@ def test_files_that_cannot_be_read_or_written_are_usage_errors(clean_environ: di
     assert "larger than 8 MiB" in done.stderr
 
 
+def everything_says(text: str) -> Examination:
+    """A box on which each word is that."""
+    document = json.loads(written(but(with_card(pcie=(4, 8)), refused="x", unread=("x",), driver={"problem": "x"})))
+    for *way, last in list(places_in(document)):
+        holder = document
+        for key in way:
+            holder = holder[key]
+        if isinstance(holder[last], str) and last not in {"kind", "version", "filesystem", "node"}:
+            holder[last] = text
+    return parsed(json.dumps(document).encode(), "it")
+
+
 def test_what_another_boxs_report_says_cannot_drive_the_terminal() -> None:
     box = but(firmware={"product": "\x1b[2Jbox", "vendor": "[red]"}, unread=("\x1b]0;title\x07",))
+    for part in (box, everything_says("\x1b[2J\x07\x9b31m\u202e\r\n")):
+        shown = drawn(part, judged(part), verbose=True)
+        assert not any(char in shown for char in "\x1b\x07\x9b\u202e\r")
     text = drawn(box, judged(box), verbose=True)
     assert "\x1b" not in text
     assert "[red] \\x1b[2Jbox" in text

@@ -8,12 +8,13 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from acu.config import AcuConfig, NetworkConfig
-from acu.doctor.addresses import addresses_named, read_address, read_tcp, read_unix
+from acu.doctor.addresses import addresses_named, found_running, processes_told, read_address, read_tcp, read_unix
 from acu.doctor.examination import Address
 from tests.acu.certificates import make_certificate
 from tests.acu.running import DaemonFactory
@@ -64,6 +65,7 @@ def test_addresses_are_those_of_the_configuration() -> None:
     assert named("/run/acu.sock", "127.0.0.1:8228") == ("unix:/run/acu.sock", "127.0.0.1:8228")
     assert named(None, "127.0.0.1:0") == ()
     assert named(None, None) == ()
+    assert addresses_named(AcuConfig(network=NetworkConfig(unix_socket="/a")), Path("/b"))[0] == "unix:/b"
 
 
 def test_an_address_that_nobody_has_is_free(tmp_path: Path) -> None:
@@ -78,7 +80,8 @@ def test_a_daemon_answers_on_both_and_is_named(daemon: DaemonFactory, tmp_path: 
     running = daemon(config={"network": {"tls_cert_file": str(certificate), "tls_key_file": str(key)}})
     for address in (f"unix:{running.socket}", urlsplit(running.url).netloc):
         found = read_address(address, tls=True)
-        assert (found.answers, found.detail) == (True, "")
+        assert (found.answers, found.full, found.detail) == (True, False, "")
+        assert running.pid in found.pids
         assert (found.held_by or "").endswith(f"(pid {running.pid})")
 
 
@@ -128,7 +131,7 @@ def test_who_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
     done = threading.Event()
     unix = socket.socket(socket.AF_UNIX)
     unix.bind(str(tmp_path / "acu.sock"))
-    with answering(unix, lambda _: done.wait(30)):  # type: ignore[arg-type, return-value]
+    with answering(unix, lambda _: done.wait(30)):  # type: ignore[arg-type]
         found = read_unix(tmp_path / "acu.sock")
         done.set()
     assert (found.answers, found.detail) == (False, "no answer within 0.5 s")
@@ -165,3 +168,47 @@ def test_who_does_not_speak_tls_where_it_is_configured_is_no_acu() -> None:
     with answering(sock, say(b"HTTP/1.1 400 Bad Request\r\n\r\n")):
         found = read_tcp(f"127.0.0.1:{sock.getsockname()[1]}", tls=True)
     assert (found.answers, found.detail) == (False, "it does not speak TLS")
+
+
+FULL = b'{"error":{"message":"Too many connections.","type":"server_error","code":"too_many_connections","param":null}}'
+
+
+def test_an_acu_that_has_no_room_for_us_is_an_acu(tmp_path: Path) -> None:
+    unix = socket.socket(socket.AF_UNIX)
+    unix.bind(str(tmp_path / "acu.sock"))
+    answer = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s" % (
+        len(FULL),
+        FULL,
+    )
+    with answering(unix, lambda peer: peer.sendall(answer)):  # before it is asked
+        found = read_unix(tmp_path / "acu.sock")
+    assert (found.answers, found.full, found.pids) == (True, True, (os.getpid(),))
+
+
+def test_acus_that_run_elsewhere_are_found_and_who_is_none_is_not(daemon: DaemonFactory, tmp_path: Path) -> None:
+    running = daemon()
+    run = tmp_path / "run"
+    (run / "3").mkdir(parents=True)
+    (run / "3/acu.sock").hardlink_to(running.socket)
+    (run / "x.sock").hardlink_to(running.socket)  # no unit's
+    (run / "4.sock").touch()
+    (found,) = found_running((), run)
+    assert (found.address, found.answers) == (f"unix:{run}/3/acu.sock", True)
+    assert running.pid in found.pids
+    assert found_running((f"unix:{run}/3/acu.sock",), run) == ()
+    assert found_running((), run / "nothing") == ()
+
+
+def test_processes_are_the_daemons_and_its_engines_as_the_status_tells_them() -> None:
+    engines = [{"info": {"pids": [7, 8]}}, {"info": None}, {"info": {}}]
+    status = {"daemon": {"pid": 5}, "service": {"models": [{"engines": engines}, {"engines": []}]}}
+    assert processes_told(status) == (5, 7, 8)
+    others: tuple[Any, ...] = (
+        {},
+        [],
+        None,
+        {"daemon": {"pid": None}, "service": {"models": []}},
+        {"error": {"code": "unauthorized"}},
+    )
+    for other in others:
+        assert processes_told(other) == ()

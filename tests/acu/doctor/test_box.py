@@ -8,6 +8,7 @@ import resource
 import shutil
 import struct
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from acu.doctor.box import (
 )
 from acu.doctor.sight import Sight
 from tests.acu.hardware.recorded import machine_root
+from tests.acu.running import ROOT
 
 
 def put(root: Path, path: str, text: str | bytes) -> None:
@@ -201,7 +203,7 @@ def test_limits_are_this_processs() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
-        assert read_limits().nofile == (soft - 1, None if hard == resource.RLIM_INFINITY else hard)
+        assert read_limits(Sight()).nofile == (soft - 1, None if hard == resource.RLIM_INFINITY else hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -212,3 +214,43 @@ def test_the_clock_is_asked_and_left_alone() -> None:
     assert found.synchronised in {True, False}
     assert (found.error_ms is not None) is found.synchronised
     assert abs((time.time() - wall) - (time.monotonic() - steady)) < 1
+
+
+def test_the_cgroup_with_the_least_left_bounds_the_tasks(tmp_path: Path) -> None:
+    put(tmp_path, "proc/self/cgroup", "0::/system.slice/acu.service")
+    assert read_limits(Sight(tmp_path)).pids is None
+    for folder, used, most in (("system.slice/acu.service", 10, "max"), ("system.slice", 95, "100"), ("", 300, "1000")):
+        put(tmp_path, f"sys/fs/cgroup/{folder}/pids.current", str(used))
+        put(tmp_path, f"sys/fs/cgroup/{folder}/pids.max", most)
+    assert read_limits(Sight(tmp_path)).pids == (95, 100)
+
+
+def test_the_tasks_of_v1_are_in_the_hierarchy_of_their_controller(tmp_path: Path) -> None:
+    put(tmp_path, "proc/self/cgroup", "4:pids:/docker/x\n3:cpu,cpuacct:/docker/x\n0::/")
+    put(tmp_path, "sys/fs/cgroup/pids/docker/x/pids.current", "7")
+    put(tmp_path, "sys/fs/cgroup/pids/docker/x/pids.max", "9")
+    assert read_limits(Sight(tmp_path)).pids == (7, 9)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_a_users_own_tasks_are_counted_where_they_are_bounded() -> None:
+    code = """
+import os, resource, threading
+from acu.doctor.box import read_limits
+from acu.doctor.sight import Sight
+os.setgroups([])
+os.setresgid(61235, 61235, 61235)
+os.setresuid(61235, 61235, 61235)
+done = threading.Event()
+threads = [threading.Thread(target=done.wait) for _ in range(3)]
+for thread in threads: thread.start()
+unbounded = read_limits(Sight()).user_tasks
+resource.setrlimit(resource.RLIMIT_NPROC, (50, 50))
+resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))
+found = read_limits(Sight())
+done.set()
+assert unbounded is None or resource.getrlimit(resource.RLIMIT_NPROC)[0] != resource.RLIM_INFINITY
+assert (found.nproc, found.user_tasks) == ((50, 50), 4), found
+assert found.address_space == (1 << 40, 1 << 40)
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

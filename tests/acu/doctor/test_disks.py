@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from acu.config import AcuConfig, GpuConfig
-from acu.doctor.disks import block_folder, nearest, places_named, read_disk, read_place, under_overlay
+from acu.doctor.disks import block_folder, nearest, places_named, read_disk, read_place, silent_place, under_overlay
 from acu.doctor.examination import Disk
 from acu.doctor.mounts import Mount, read_mounts
 from acu.doctor.sight import Sight
@@ -87,6 +87,8 @@ def test_places_are_those_of_the_configuration() -> None:
     assert names == [("models", "/srv/models"), ("data", "/srv/data"), ("cold", "/srv/data-cold")]
     assert places_named(config_of("/srv", folder="/mnt/cold"))[2] == ("cold", Path("/mnt/cold"))
     assert len(places_named(config_of("/srv", bucket="b"))) == 2  # a bucket is no folder
+    root = AcuConfig(data_plane=DataPlaneConfig(path="/"))
+    assert [str(path) for _, path in places_named(root)[1:]] == ["/", "/-cold"]
 
 
 def test_a_folder_that_is_not_there_is_judged_by_its_parent(tmp_path: Path) -> None:
@@ -215,3 +217,20 @@ def test_an_nvme_disk_of_several_paths_is_on_its_controllers_node(tmp_path: Path
     (folder / "device").symlink_to(folder.parent)
     found = disk_under(Sight(tmp_path), (259, 0))
     assert found == Disk("nvme0n1", "INTEL SSDPE2KX010T8", "nvme", 1000, numa_node=1)
+
+
+def test_a_place_that_does_not_answer_is_known_by_its_mount_alone() -> None:
+    mounts = (mount_on((8, 1)), Mount("/srv", (0, 41), "nfs4", "server:/models", (), writable=True))
+    place = silent_place("models", Path("/srv/models"), mounts)
+    assert (place.answers, place.filesystem, place.source) == (False, "nfs4", "server:/models")
+    assert silent_place("models", Path("/srv/models"), ()).filesystem == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts")
+def test_a_mount_that_takes_no_writes_is_told_with_where_it_is_from(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "acu-test", str(tmp_path)], check=True)
+    try:
+        place, _ = read_place("data", tmp_path / "data", read_mounts(Sight()), Sight())
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+    assert (place.read_only, place.writable, place.source) == (True, False, "acu-test")

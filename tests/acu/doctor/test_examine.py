@@ -26,12 +26,14 @@ from acu.doctor.examination import (
     Firmware,
     Kernel,
     Limits,
+    ModelFiles,
     Needs,
     ReadTest,
     Versions,
 )
-from acu.doctor.examine import examine, needs_of, read_all_cards
+from acu.doctor.examine import examine, needs_of, own_processes, read_all_cards
 from acu.doctor.sight import Sight
+from acu.errors import StartRefused
 from acu.hardware import Report, gpu_present
 from acu.hardware.report import Driver, Node
 from agentflow.config import ModelConfig
@@ -63,9 +65,10 @@ SETTINGS = {
     "vm.swappiness": 10,
     "vm.zone_reclaim_mode": 0,
 }
+EMBED = ModelFiles("embed", "all-minilm-l6-v2")
 DELL_CPU = "Intel(R) Xeon(R) Silver 4309Y CPU @ 2.80GHz"
 DELL_DISK = Disk("nvme1n1", "Dell Ent NVMe P5600 MU U.2 1.6TB", "nvme", 1_526_185, "none", 128, 0)
-ASKED = Needs(engines_on_gpu=1, hot_mb=12_288, numa=NumaConfig(memory_mb=16_384), connections=4096)
+ASKED = Needs(engines_on_gpu=1, hot_mb=12_288, numa=NumaConfig(memory_mb=16_384), connections=4096, engines=1)
 CARD_0 = replace(
     A10G,
     bdf="0000:31:00.0",
@@ -73,6 +76,7 @@ CARD_0 = replace(
     memory_free_mb=17_428,
     compute_mode="Exclusive_Process",
     processes=((2302, 30), (31337, 5120)),
+    clocks_held=0,
 )
 CARD_1 = replace(
     A10G,
@@ -101,6 +105,7 @@ DELL = Examination(
     cgroups=Cgroups("v2", V2, writable=True),
     abilities=Abilities(root=True, systemd=True, namespaces=True, programs=PROGRAMS),
     kernel=Kernel("6.8.0-64-generic", SETTINGS, "madvise", "passthrough", "performance", 8191),
+    models=(ModelFiles("large", "qwen2.5-7b-instruct-awq"), EMBED),
 )
 EXPECTED = {
     "a10g": DELL,
@@ -121,6 +126,7 @@ EXPECTED = {
             (CARD_0, CARD_1),
         ),
         driver=Driver("580.95.05", "13.0", mps=True, devices=(*NODES[:4], "nvidia1", NODES[4])),
+        own=(2302,),  # the server of MPS
         nodes=(Node(0, FIRST, 128_553, 94_208, (10, 20)), Node(1, SECOND, 129_010, 117_760, (20, 10))),
         disks=(Disk("nvme1n1", "SAMSUNG MZQL21T9HCJR-00A07", "nvme", 1_831_420, "none", 128, 1),),
         firmware=Firmware("Supermicro", "SYS-220GP-TNR", "2.1 (08/30/2024)", None, 262_144, 2),
@@ -129,7 +135,8 @@ EXPECTED = {
     "none": replace(
         DELL,
         machine=Report("Intel(R) Xeon(R) E-2336 CPU @ 2.90GHz", 12, 6, FEATURES, 33_475_624_960, 28_646_864_896),
-        needs=Needs(hot_mb=2048, connections=4096),
+        needs=Needs(hot_mb=2048, connections=4096, engines=1),
+        models=(ModelFiles("large", "smollm2-135m-instruct"), EMBED),
         driver=Driver(),
         cpus=tuple(range(12)),
         memory_nodes=(0,),
@@ -332,3 +339,29 @@ def test_engines_are_counted_by_what_computes_on_the_card() -> None:
     needs = needs_of(config, (A10G,), 500)
     assert (needs.engines_on_gpu, needs.weights_mb, needs.connections, needs.namespace) == (3, 500, 77, "acu3")
     assert needs_of(config, (), 0).engines_on_gpu == 0
+
+
+def test_processes_that_descend_from_an_acu_that_answers_are_its_own(tmp_path: Path) -> None:
+    for pid, parent, name in ((10, 1, "acu"), (20, 10, "python"), (30, 20, "VLLM::EngineCor"), (40, 1, "ollama")):
+        (tmp_path / f"proc/{pid}").mkdir(parents=True)
+        (tmp_path / f"proc/{pid}/status").write_text(f"Name:\t{name}\nPPid:\t{parent}\n")
+        (tmp_path / f"proc/{pid}/comm").write_text(f"{name}\n")
+    (tmp_path / "proc/50").mkdir()
+    (tmp_path / "proc/50/comm").write_text("nvidia-cuda-mps-server\n")
+    card = replace(A10G, processes=((30, 5000), (40, 100), (50, 30), (60, 1)))
+    answering = (Address("unix:/a", answers=True, pids=(10,)),)
+    assert own_processes((card,), answering, Sight(tmp_path)) == (30, 50)
+    assert own_processes((card,), (), Sight(tmp_path)) == (50,)
+
+
+def test_why_a_start_would_be_refused_is_seen(tmp_path: Path) -> None:
+    def start(_: AcuConfig) -> None:
+        raise StartRefused("data_plane.path: / is the root of all files")
+
+    config = AcuConfig(
+        network=NetworkConfig(unix_socket=None, bind_addr=None),
+        gpu=GpuConfig(model_cache_dir=str(tmp_path / "models")),
+        data_plane=DataPlaneConfig(path="/"),
+    )
+    assert examine(config, start=start).refused == "data_plane.path: / is the root of all files"
+    assert examine(config).refused == ""

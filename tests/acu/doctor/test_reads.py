@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import psutil
 import pytest
 
 from acu.config import AcuConfig, GpuConfig
+from acu.doctor.disks import read_place
 from acu.doctor.examination import ReadTest
-from acu.doctor.reads import read_test, read_tests, total_mb, weights_of
+from acu.doctor.mounts import read_mounts
+from acu.doctor.reads import read_model, read_test, read_tests, total_mb, weights_of
 from acu.doctor.sight import Sight
 from agentflow.config import ModelConfig
 
@@ -129,3 +132,49 @@ def test_a_file_that_does_not_open_is_told(tmp_path: Path) -> None:
     found: tuple[ReadTest, ...] = read_tests((folder,), sight)
     assert found == ()
     assert sight.unread == [f"{folder}: Is a directory"]
+
+
+def test_the_disk_that_is_read_is_the_one_behind_a_link(tmp_path: Path) -> None:
+    folder_with(tmp_path / "there", a=2 * MIB)
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    config = AcuConfig(models={"large": ModelConfig(model=str(tmp_path / "link"))})
+    sight = Sight()
+    mounts = read_mounts(sight)
+    (found,) = read_tests(weights_of(config, sight), sight, mounts)
+    assert found.disk == read_place("models", tmp_path, mounts, sight)[0].disk
+
+
+def problem_of(model: Path | str, cache: Path) -> tuple[bool, str]:
+    config = AcuConfig(gpu=GpuConfig(model_cache_dir=str(cache)))
+    found, _ = read_model("large", str(model), config, Sight())
+    return found.pulled, found.problem
+
+
+def test_a_model_whose_files_cannot_be_served_says_why(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path / "m", a=MIB)
+    assert problem_of(folder, tmp_path) == (True, "")
+    assert problem_of("qwen2.5-7b-instruct-awq", tmp_path / "cache") == (False, "")
+    (tmp_path / "file").touch()
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    cases = (tmp_path / "nowhere", tmp_path / "file", tmp_path / "circle")
+    for model in cases:
+        pulled, problem = problem_of(model, tmp_path)
+        assert pulled
+        assert str(model) in problem
+    in_the_way = tmp_path / "file"
+    assert "cannot be read: Not a directory" in problem_of("qwen2.5-7b-instruct-awq", in_the_way)[1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_a_model_that_this_user_may_not_read_says_which_file(tmp_path: Path) -> None:
+    folder = folder_with(Path(tempfile.mkdtemp(dir="/tmp")) / "m", a=MIB)
+    folder.parent.chmod(0o755)
+    (folder / "a.safetensors").chmod(0o600)
+    try:
+        os.seteuid(61236)
+        pulled, problem = problem_of(folder, tmp_path)
+    finally:
+        os.seteuid(0)
+        shutil.rmtree(folder.parent)
+    assert pulled
+    assert str(folder / "a.safetensors") in problem

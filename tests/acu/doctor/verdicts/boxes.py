@@ -17,6 +17,7 @@ from acu.doctor.examination import (
     Firmware,
     Kernel,
     Limits,
+    ModelFiles,
     Needs,
     Place,
     ReadTest,
@@ -37,6 +38,12 @@ CARD = Gpu(
     pcie_most=(4, 16),
     compute_mode="Exclusive_Process",
     persistent=True,
+    capability=(8, 6),
+    performance=0,
+    pcie_slot=(4, 16),
+    clocks_held=0,
+    ecc_errors=0,
+    remapping=(False, False),
 )
 NODES = (
     Node(id=0, cpus=(0, 2, 4, 6), memory_mb=32_000, free_mb=30_000, distances=(10, 21)),
@@ -95,7 +102,14 @@ WELL = Examination(
     disks=(DISK,),
     places=(MODELS, DATA),
     reads=(
-        ReadTest(path="/var/cache/acu/models/m.safetensors", read_mb=256.0, seconds=0.1, direct=True, weights_mb=5580),
+        ReadTest(
+            path="/var/cache/acu/models/m.safetensors",
+            read_mb=256.0,
+            seconds=0.1,
+            direct=True,
+            weights_mb=5580,
+            disk="nvme0n1",
+        ),
     ),
     firmware=Firmware(
         vendor="Dell Inc.", product="PowerEdge R750xa", bios="1.9.2", virtual=None, installed_mb=65_536, sockets=2
@@ -114,7 +128,9 @@ WELL = Examination(
         swap_mb=8192,
     ),
     clock=Clock(synchronised=True, error_ms=0.2),
-    addresses=(Address(address="unix:/run/acu/acu.sock", held_by="acu (process 7)", answers=True),),
+    addresses=(Address(address="unix:/run/acu/acu.sock", held_by="acu (process 7)", answers=True, pids=(7,)),),
+    models=(ModelFiles("large", "qwen2.5-7b-instruct-awq", pulled=True), ModelFiles("small", "smollm2-135m-instruct")),
+    xids=(),
 )
 """A box with an A10G on node 1, two engines that share it by MPS, and an ACU that runs."""
 

@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from acu.config import NumaConfig
-from acu.doctor.examination import Address, Clock, Examination, ReadTest
+from acu.doctor.examination import Address, Clock, Examination, ModelFiles, ReadTest, Xid
 from acu.doctor.findings import Level
 from acu.hardware.report import Driver
 from tests.acu.doctor.verdicts.boxes import (
@@ -105,10 +105,72 @@ SEEN: dict[str, tuple[Case, ...]] = {
             f"{GPU} is linked by 8 PCIe lanes, of 16 that card and slot have",
             "lspci -vv",
         ),
+        Case(
+            with_card(pcie=(4, 4), pcie_slot=(4, 8)),
+            "error",
+            f"{GPU} is linked by 4 PCIe lanes, of 8 that card and slot have",
+            "Seat the card again",
+        ),
+        Case(
+            with_card(pcie=(4, 8), pcie_slot=(4, 8)),
+            "warning",
+            f"{GPU} is linked by all 8 PCIe lanes that its slot has; the card has 16",
+            "The link is as it should be: put the card into a slot with more lanes",
+        ),
+        Case(
+            but(with_card(pcie=(4, 8), pcie_slot=(4, 8)), firmware={"virtual": "KVM"}),
+            "note",
+            f"{GPU} is linked by all 8 PCIe lanes that its slot has; the card has 16",
+            "lspci -vt",
+        ),
+    ),
+    "gpu.capability": (
+        Case(
+            with_card(capability=(7, 0)),
+            "error",
+            f"{GPU} has compute capability 7.0, and vLLM needs 7.5",
+            "gpu.device_id",
+        ),
+        Case(
+            with_card(capability=(7, 5)),
+            "warning",
+            f"{GPU} has compute capability 7.5, which computes no bfloat16",
+            "Set models.NAME.dtype to float16",
+        ),
     ),
     "gpu.pcie-generation": (
         Case(
-            with_card(pcie=(1, 16)),
+            with_card(pcie=(3, 16), performance=2),
+            "warning",
+            f"{GPU} links at PCIe generation 3 of 4, and is at work (P2)",
+            "lspci -vv -s 0000:ca:00.0",
+        ),
+        Case(
+            but(with_card(pcie=(3, 16)), firmware={"virtual": "KVM"}),
+            "note",
+            f"{GPU} links at PCIe generation 3 of 4, and is at work (P0)",
+            "ASPM",
+        ),
+        Case(
+            with_card(pcie=(1, 16), clocks_held=1),
+            "note",
+            f"{GPU} links at PCIe generation 1 of 4 now; at rest that is usual",
+            "pcie.link.gen.current",
+        ),
+        Case(
+            with_card(pcie=(1, 16), performance=None),
+            "note",
+            f"{GPU} links at PCIe generation 1 of 4 now; at rest that is usual",
+            "pcie.link.gen.current",
+        ),
+        Case(
+            with_card(pcie=(3, 16), pcie_slot=(3, 16)),
+            "note",
+            f"{GPU} links at PCIe generation 3, the highest of its slot; the card has 4",
+            "lspci -vt",
+        ),
+        Case(
+            with_card(pcie=(1, 16), performance=8),
             "note",
             f"{GPU} links at PCIe generation 1 of 4 now; at rest that is usual",
             "pcie.link.gen.current",
@@ -120,6 +182,78 @@ SEEN: dict[str, tuple[Case, ...]] = {
             "warning",
             f"2 other process(es) hold 1500 MiB of {GPU}: 4711, 4712",
             "ps -fp 4711,4712",
+        ),
+        Case(
+            but(with_card(processes=((7, 20_000), (4711, 300))), own=(7,)),
+            "warning",
+            f"1 other process(es) hold 300 MiB of {GPU}: 4711",
+            "ps -fp 4711",
+        ),
+    ),
+    "health.memory": (
+        Case(
+            with_card(remapping=(True, True), ecc_errors=3),
+            "error",
+            f"memory of {GPU} is broken, and has no spare rows left for it",
+            "Have the card replaced.",
+        ),
+        Case(
+            with_card(remapping=(True, False), ecc_errors=3),
+            "warning",
+            f"broken memory of {GPU} is replaced by spare rows only after a reset",
+            "nvidia-smi -i 0 -r",
+        ),
+        Case(
+            with_card(remapping=None, ecc_errors=3),
+            "warning",
+            f"memory of {GPU} had 3 error(s) since the boot that could not be corrected",
+            "nvidia-smi -i 0 -q -d ECC,ROW_REMAPPER",
+        ),
+    ),
+    "health.clocks": (
+        Case(
+            with_card(clocks_held=4 | 64),
+            "warning",
+            f"{GPU} is slower than it could be now: it is too hot",
+            "fans",
+        ),
+        Case(
+            with_card(clocks_held=32),
+            "warning",
+            f"{GPU} is slower than it could be now: it is too hot",
+            "fans",
+        ),
+        Case(
+            with_card(clocks_held=8),
+            "warning",
+            f"{GPU} is slower than it could be now: the board slows it down, for heat or power",
+            "power supplies",
+        ),
+        Case(
+            with_card(clocks_held=4),
+            "note",
+            f"{GPU} is slower than it could be now: it is at its power limit",
+            "nvidia-smi -q -d POWER",
+        ),
+    ),
+    "health.xid": (
+        Case(
+            but(xids=(Xid("0000:ca:00.0", 79, 2), Xid("0000:17:00.0", 48))),
+            "error",
+            "the driver reported Xid 79 of GPU 0, 2 time(s): the card fell off the bus",
+            "dmesg -T | grep '): 79,'",
+        ),
+        Case(
+            but(xids=(Xid("0000:ca:00.0", 31),)),
+            "note",
+            "the driver reported Xid 31 of GPU 0, 1 time(s): a program's access to wrong memory",
+            "dmesg -T",
+        ),
+        Case(
+            but(xids=(Xid("0000:ca:00.0", 62),)),
+            "warning",
+            "the driver reported Xid 62 of GPU 0, 1 time(s): see NVIDIA's list of Xids",
+            "dmesg -T",
         ),
     ),
     "numa.asked": (
@@ -170,7 +304,7 @@ SEEN: dict[str, tuple[Case, ...]] = {
             but(cpus=(0, 2, 4, 6)),
             "warning",
             "GPU 0 is on node 1 (CPUs 1,3,5,7), and this process may only use CPUs 0,2,4,6, which are on another",
-            "AllowedCPUs=1,3,5,7 and AllowedMemoryNodes=1",
+            "numactl -N 1 --preferred=1 acu serve",
         ),
         Case(
             but(memory_nodes=(0,)),
@@ -287,10 +421,44 @@ SEEN: dict[str, tuple[Case, ...]] = {
     ),
     "kernel.files": (
         Case(
-            but(limits={"nofile": (1024, 4287)}),
+            but(limits={"nofile": (1024, 4319)}),
             "warning",
-            "a process may have 4287 open files, and 4096 connections need 4288",
-            "LimitNOFILE=4288",
+            "a process may have 4319 open files, and 4096 connections need 4320",
+            "LimitNOFILE=4320",
+        ),
+    ),
+    "kernel.address-space": (
+        Case(
+            but(limits={"address_space": (64 << 30, None)}),
+            "error",
+            "a process may have 64 GiB of address space",
+            "ulimit -v unlimited",
+        ),
+        Case(
+            but(limits={"address_space": (640 << 30, None)}),
+            "warning",
+            "a process may have 640 GiB of address space",
+            "LimitAS=infinity",
+        ),
+        Case(
+            but(NO_CARD, limits={"address_space": (60 << 30, None)}),
+            "error",
+            "a process may have 60 GiB of address space",
+            "LimitAS=infinity",
+        ),
+    ),
+    "kernel.tasks": (
+        Case(
+            but(IDLE, limits={"nproc": (1000, None), "user_tasks": 729}, needs={"engines": 2}),
+            "warning",
+            "this user may have 1000 processes and threads, and has 729: a start makes about 272 more",
+            "LimitNPROC=infinity",
+        ),
+        Case(
+            but(IDLE, limits={"pids": (10, 281)}, needs={"engines": 2}),
+            "warning",
+            "the cgroup may have 281 processes and threads, and has 10: a start makes about 272 more",
+            "TasksMax=",
         ),
     ),
     "kernel.memlock": (
@@ -419,6 +587,13 @@ SEEN: dict[str, tuple[Case, ...]] = {
             "iostat -x 1",
         ),
         Case(
+            but(reads=(ReadTest("/mnt/a-link/leads/here/m", 799, 1.0, direct=True, weights_mb=5593, disk="nvme0n1"),)),
+            "warning",
+            "5593 MiB of weights would take 7 s from the disk, at 799 MiB/s; an NVMe disk reads 2000 MB/s and more, so "
+            "that another process may have it",
+            "iotop -o",
+        ),
+        Case(
             but(reads=(ReadTest("/var/cache/acu/models/m", 799, 1.0, direct=True, weights_mb=5593),)),
             "warning",
             "5593 MiB of weights would take 7 s from the disk, at 799 MiB/s; an NVMe disk reads 2000 MB/s and more, so "
@@ -488,7 +663,61 @@ SEEN: dict[str, tuple[Case, ...]] = {
             "Mount a volume",
         ),
     ),
+    "disk.answers": (
+        Case(
+            but(places=(replace(MODELS, answers=False, filesystem="xfs", source="/dev/nvme0n1p1"), DATA)),
+            "error",
+            "the model cache (/var/cache/acu/models) does not answer (xfs, from /dev/nvme0n1p1)",
+            "timeout 5 stat -f /var/cache/acu/models",
+        ),
+        Case(
+            but(places=(MODELS, replace(DATA, answers=False, filesystem=""))),
+            "error",
+            "the data plane (/var/lib/acu) does not answer (its file system is not told)",
+            "data_plane.path",
+        ),
+    ),
+    "disk.data": (
+        Case(
+            but(
+                refused="data_plane.path: / is the root of all files; name a folder of its own, such as /var/lib/acu/data"
+            ),
+            "error",
+            "data_plane.path: / is the root of all files; name a folder of its own, such as /var/lib/acu/data",
+            "ls -la /var/lib/acu",
+        ),
+    ),
+    "models.files": (
+        Case(
+            but(
+                models=(
+                    ModelFiles("large", "qwen", pulled=True, problem="/m/config.json is a pipe", path="/m/config.json"),
+                )
+            ),
+            "error",
+            "models.large (qwen) cannot be served: /m/config.json is a pipe",
+            "`acu models rm qwen` and `acu models pull qwen` fetch it again.\nnamei -l /m/config.json",
+        ),
+        Case(
+            but(models=(ModelFiles("large", "/srv/m", pulled=True, problem="there is no folder /srv/m"),)),
+            "error",
+            "models.large (/srv/m) cannot be served: there is no folder /srv/m",
+            "let the daemon's user.\nnamei -l /srv/m",
+        ),
+    ),
     "disk.writable": (
+        Case(
+            but(places=(MODELS, replace(DATA, writable=False, read_only=True))),
+            "error",
+            "the data plane (/var/lib/acu) is on a file system that is mounted read-only (xfs)",
+            "findmnt -T /var/lib/acu",
+        ),
+        Case(
+            but(places=(replace(MODELS, writable=False, read_only=True), DATA)),
+            "warning",
+            "the model cache (/var/cache/acu/models) is on a file system that is mounted read-only (xfs)",
+            "check the disk first",
+        ),
         Case(
             but(places=(MODELS, replace(DATA, writable=False))),
             "error",
@@ -634,6 +863,20 @@ SEEN: dict[str, tuple[Case, ...]] = {
             "network.unix_socket",
         ),
     ),
+    "network.full": (
+        Case(
+            but(addresses=(Address("unix:/run/acu.sock", held_by="acu (pid 7)", answers=True, full=True),)),
+            "warning",
+            "the ACU at unix:/run/acu.sock has all its connections taken",
+            "ss -xp src /run/acu.sock",
+        ),
+        Case(
+            but(addresses=(Address("127.0.0.1:8228", held_by="acu (pid 7)", answers=True, full=True),)),
+            "warning",
+            "the ACU at 127.0.0.1:8228 has all its connections taken",
+            "ss -tnp state established 'sport = :8228'",
+        ),
+    ),
     "network.daemon": (Case(IDLE, "note", "no ACU answers at 127.0.0.1:8228", "acu serve"),),
     "versions.python": (
         Case(
@@ -693,7 +936,33 @@ WELL_ON: dict[str, tuple[Examination, ...]] = {
         but(driver={"mps": False}, needs=ONE_ENGINE),
         but(with_card(compute_mode="Default"), driver={"mps": False}),
     ),
-    "gpu.others": (WELL, IDLE, with_card(processes=((7, 20_000),))),
+    "gpu.others": (
+        WELL,
+        IDLE,
+        but(with_card(processes=((7, 20_000),)), own=(7,)),
+        but(IDLE, machine={"gpus": (replace(CARD, processes=((9, 1),)),)}, own=(9,)),  # the server of MPS
+        but(
+            with_card(processes=((7, 20_000),)), addresses=(Address("unix:/a", "acu", answers=True),)
+        ),  # an older report
+    ),
+    "gpu.pcie-width": (
+        WELL,
+        with_card(pcie=(4, 8), pcie_most=(4, 8)),
+        with_card(pcie_slot=None),
+        with_card(pcie_slot=(5, 16)),
+    ),
+    "gpu.pcie-generation": (WELL, with_card(pcie_slot=(5, 16)), with_card(pcie_slot=None)),
+    "gpu.capability": (WELL, with_card(capability=(8, 0)), with_card(capability=(12, 0))),
+    "health.memory": (WELL, with_card(remapping=None), with_card(ecc_errors=None)),
+    "health.clocks": (WELL, with_card(clocks_held=1 | 2 | 16 | 256)),
+    "health.xid": (WELL, but(xids=(Xid("0000:17:00.0", 79),))),
+    "kernel.address-space": (WELL, but(NO_CARD, limits={"address_space": (64 << 30, None)})),
+    "kernel.tasks": (
+        but(IDLE, limits={"pids": (10, 282)}, needs={"engines": 2}),
+        but(IDLE, limits={"nproc": (1000, None), "user_tasks": 728}, needs={"engines": 2}),
+        but(IDLE, limits={"nproc": (None, None), "user_tasks": 728}),
+    ),
+    "disk.data": (WELL, but(refused="/x cannot be written", places=(replace(DATA, writable=False),))),
     "numa.gpu-node": (WELL, but(cpus=(0, 7)), but(memory_nodes=()), but(needs={"numa": NumaConfig(node=1)})),
     "numa.asked": (
         WELL,
@@ -717,7 +986,7 @@ WELL_ON: dict[str, tuple[Examination, ...]] = {
     "kernel.syn-backlog": (WELL, with_settings(net__ipv4__tcp_max_syn_backlog=1024)),
     "kernel.map-count": (WELL, with_settings(vm__max_map_count=65_530)),
     "kernel.swappiness": (WELL, with_settings(vm__swappiness=10)),
-    "kernel.files": (WELL, but(limits={"nofile": (1024, 4288)}), but(limits={"nofile": (1024, None)})),
+    "kernel.files": (WELL, but(limits={"nofile": (1024, 4320)}), but(limits={"nofile": (1024, None)})),
     "kernel.governor": (WELL, but(kernel={"governor": "schedutil"})),
     "disk.scheduler": (WELL, but(disks=(replace(DISK, scheduler=None),))),
     "disk.read-ahead": (WELL, but(disks=(replace(DISK, read_ahead_kb=1024),))),
@@ -725,6 +994,8 @@ WELL_ON: dict[str, tuple[Examination, ...]] = {
         WELL,
         but(reads=(ReadTest("/elsewhere/m", 100, 0.25, direct=True, weights_mb=7999),)),
         but(reads=(ReadTest("/var/cache/acu/models/m", 800, 1.0, direct=True, weights_mb=5600),)),
+        but(reads=(ReadTest("/var/cache/acu/models/m", 700, 1.0, direct=True, weights_mb=5600, disk="sdb"),)),
+        but(reads=(ReadTest("/var/cache/acu/models-of-another/m", 700, 1.0, direct=True, weights_mb=5600),)),
         but(reads=(ReadTest("/var/cache/acu/models/m", 100, 1.0, direct=True, weights_mb=0),)),
     ),
     "disk.space": (
@@ -772,6 +1043,14 @@ NOT_THERE: dict[str, Examination] = {
     "gpu.pcie-width": with_card(pcie=None),
     "gpu.pcie-generation": with_card(pcie_most=None),
     "gpu.others": but(needs={"gpu_id": 1}),
+    "gpu.capability": with_card(capability=None),
+    "health.memory": with_card(ecc_errors=None, remapping=None),
+    "health.clocks": with_card(clocks_held=None),
+    "health.xid": but(xids=None),
+    "kernel.tasks": but(limits={"pids": (10, 11), "user_tasks": 5, "nproc": (5, 5)}),
+    "models.files": but(models=(ModelFiles("large", "qwen"),)),
+    "disk.data": but(places=(MODELS,)),
+    "network.full": IDLE,
     "numa.gpu-unknown": but(nodes=NODES[:1]),
     "numa.gpu-node": with_card(numa_node=None),
     "numa.disk-node": but(disks=(replace(DISK, numa_node=None),)),

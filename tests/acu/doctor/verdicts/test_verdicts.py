@@ -10,14 +10,17 @@ import subprocess
 import pytest
 from msgspec.structs import replace
 
+from acu.config import NumaConfig
 from acu.doctor.box import SETTINGS
-from acu.doctor.examination import Address, Examination, Firmware, Versions
+from acu.doctor.examination import Address, Examination, Firmware, ModelFiles, Versions
 from acu.doctor.findings import SEVERITY, Check, OfSetting
 from acu.doctor.verdicts import CHECKS
+from acu.doctor.verdicts.disk import NETWORK
 from acu.doctor.verdicts.versions import numbers
 from acu.hardware.report import Report
-from tests.acu.doctor.verdicts.boxes import DATA, DISK, WELL, but
+from tests.acu.doctor.verdicts.boxes import DATA, DISK, MODELS, WELL, but, with_card
 from tests.acu.doctor.verdicts.cases import NOT_THERE, SEEN, WELL_ON, Case
+from tests.acu.running import ROOT
 
 BY_ID = {check.id: check for check in CHECKS}
 
@@ -116,12 +119,21 @@ def test_names_of_another_boxs_report_are_no_commands() -> None:
     evil = "/a b; rm -rf ~ $(id) 'x"
     box = but(
         disks=(replace(DISK, name=evil, scheduler="bfq", read_ahead_kb=1),),
-        places=(replace(DATA, path=evil, disk=evil, writable=False, free_mb=1, free_files=1, filesystem="tmpfs"),),
-        addresses=(Address(f"unix:{evil}", held_by="x"), Address(f"127.0.0.1:{evil}", held_by="x")),
+        places=(
+            replace(DATA, path=evil, read_only=True),
+            replace(DATA, path=evil, disk=evil, writable=False, free_mb=1, free_files=1, filesystem="tmpfs"),
+            replace(DATA, path=evil, answers=False),
+        ),
+        refused=evil,
+        models=(ModelFiles("m", evil, pulled=True, problem=evil, path=evil),),
+        addresses=(
+            Address(f"unix:{evil}", held_by="x"),
+            Address(f"127.0.0.1:{evil}", held_by="x", answers=True, full=True),
+        ),
     )
     commands = [command for check in CHECKS for sign in check.verdict(box) for command in sign.run]
     named = [command for command in commands if "rm -rf" in command]
-    assert len(named) == 7
+    assert len(named) == 11
     for command in named:
         assert any(evil in word for word in shlex.split(command)), command
 
@@ -135,3 +147,25 @@ def test_a_version_is_its_leading_numbers() -> None:
     assert numbers("3.11.7") == (3, 11, 7)
     assert numbers("3.13.0rc1") == (3, 13)
     assert numbers("") == ()
+
+
+def test_file_systems_of_the_network_are_the_same_for_the_doctor_and_for_the_script() -> None:
+    script = (ROOT / "scripts" / "disk.sh").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"^    (nfs [^)]*)\)$", script, flags=re.MULTILINE)
+    assert set(re.split(r"[\s|\\]+", listed)) == NETWORK
+
+
+def test_a_node_that_the_configuration_names_ends_the_question_for_the_cards() -> None:
+    unknown = with_card(numa_node=None)
+    named = but(unknown, needs={"numa": NumaConfig(node=1)})
+    assert len(list(BY_ID["numa.gpu-unknown"].verdict(unknown))) == 1
+    assert list(BY_ID["numa.gpu-unknown"].verdict(named)) == []
+    assert BY_ID["numa.gpu-unknown"].well_on(named) == "numa.node names the card's NUMA node: 1"
+
+
+def test_what_does_not_answer_is_told_once() -> None:
+    silent = replace(
+        DATA, answers=False, exists=False, writable=False, free_mb=0, size_mb=0, free_files=None, disk=None
+    )
+    box = but(places=(MODELS, silent))
+    assert [check.id for check in CHECKS if check.applies(box) and list(check.verdict(box))] == ["disk.answers"]
