@@ -5,66 +5,37 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.scripts import nvidia
-from tests.scripts.box import ROOT, SCRIPTS, Box, Saboteur, groups, made_box, needs_a_box
-
-ACU = ROOT / ".venv" / "bin" / "acu"
-UP, DOWN, NETNS = SCRIPTS / "acu-up", SCRIPTS / "acu-down", SCRIPTS / "netns.sh"
-ONE, TWO = 230, 231
-COUNT = "0123456789 " * 15
+from tests.scripts.box import SCRIPTS, Box, groups, needs_a_box
+from tests.scripts.units import (
+    ACU,
+    COUNT,
+    DOWN,
+    ONE,
+    TWO,
+    UP,
+    ask,
+    asked,
+    box_of_units,
+    daemons,
+    kill,
+    open_root,
+    socket,
+    until,
+)
 
 pytestmark = needs_a_box
 
 
 @pytest.fixture
 def box(tmp_path: Path) -> Iterator[Box]:
-    """With a configuration of each ACU where acu-up looks for it."""
-    script = tmp_path / "script.yaml"
-    script.write_text(json.dumps({"rules": [{"match": "count", "answer": COUNT, "tokens_per_s": 100}]}))
-    model = {"model": "scripted", "engine": "scripted", "script": str(script)}
-    with made_box(ONE, TWO) as box:
-        for number in (ONE, TWO):
-            config = tmp_path / f"{number}.yaml"
-            config.write_text(
-                json.dumps(
-                    {
-                        "models": {"large": model},
-                        "gpu": {"compute_mode": "keep", "model_cache_dir": str(tmp_path / "models")},
-                        "data_plane": {"path": str(tmp_path / f"data-{number}")},
-                    }
-                )
-            )
-            box.run("install", "-D", config, f"/etc/acu/{number}.yaml")
+    with box_of_units(tmp_path) as box:
         yield box
-
-
-def socket(number: int) -> str:
-    return f"/run/acu/{number}/acu.sock"
-
-
-def ask(box: Box, number: int, question: str) -> str:
-    return box.run(ACU, "chat", "--socket", socket(number), "--once", question)
-
-
-def asked(box: Box, number: int, question: str) -> subprocess.Popen[str]:
-    """A chat whose answer has begun."""
-    chat = box.start(ACU, "chat", "--socket", socket(number), "--once", question)
-    assert chat.stdout
-    assert chat.stdout.read(3)
-    return chat
-
-
-def daemons(box: Box, number: int) -> list[int]:
-    return [int(pid) for pid in box.run("ip", "netns", "pids", f"acu{number}").split()]
-
-
-def kill(box: Box, name: str, *pids: int) -> None:
-    box.run("bash", "-c", f"kill -{name} -- {' '.join(map(str, pids))}")
 
 
 def test_an_acu_goes_up_answers_inside_its_own_network_and_leaves_no_trace(box: Box) -> None:
@@ -113,32 +84,6 @@ def test_down_lets_an_answer_finish_and_now_breaks_it_off(box: Box) -> None:
     with asked(box, ONE, "count") as chat:
         box.run(DOWN, str(ONE), "--now")
         assert COUNT.strip()[3:] not in chat.communicate(timeout=30)[0]
-
-
-def test_down_kills_what_does_not_end_and_says_so(box: Box) -> None:
-    before = box.snapshot()
-    box.run(UP, str(ONE))
-    (pid,) = daemons(box, ONE)
-    kill(box, "STOP", pid)
-    left, others = Path(f"/tmp/acu-engine-{pid}-{ONE}"), Path(f"/tmp/acu-engine-{pid}0-{ONE}")
-    for folder in (left, others):
-        box.run("mkdir", "-p", folder / "sockets")
-    with box.start(NETNS, "exec", str(ONE), "sleep", "600"):
-        said = box.run(DOWN, str(ONE), "--wait", "1")
-    assert f"process {pid} has not ended within 1 s: it is killed" in said
-    assert "sleep" in said
-    assert box.snapshot() == before
-    assert (left.exists(), others.exists()) == (False, True)
-    box.run("rm", "-r", others)
-
-
-def test_a_daemon_that_does_not_start_takes_all_with_it_and_its_last_words_are_told(box: Box) -> None:
-    before = box.snapshot()
-    code, said = box.tries(UP, str(ONE), "--log", "/nowhere/daemon.log")
-    assert code != 0
-    assert said.splitlines()[-1].startswith("error: the daemon ended at once")
-    assert "/nowhere/daemon.log" in said.splitlines()[-1]
-    assert box.snapshot() == before
 
 
 def test_each_daemon_begins_a_log_and_the_former_one_stays_beside_it(box: Box) -> None:
@@ -193,61 +138,6 @@ def test_the_log_is_bounded_while_the_daemon_writes_and_its_end_stays(tmp_path: 
     assert kept.endswith(b"%099d\n" % 2999)
 
 
-def test_a_daemon_that_failed_to_come_back_leaves_what_earlier_calls_made(box: Box) -> None:
-    box.run(UP, str(ONE))
-    kill(box, "KILL", *daemons(box, ONE))
-    while daemons(box, ONE):
-        time.sleep(0.05)
-    code, _ = box.tries(UP, str(ONE), "--log", "/nowhere/daemon.log")
-    assert code != 0
-    box.run(NETNS, "status", str(ONE))
-    assert groups(ONE)
-
-
-def test_whichever_step_fails_everything_is_as_before(box: Box, tmp_path: Path) -> None:
-    """Of the network's commands each fails in test_netns.py, so here one; then every third, and the last."""
-    saboteur = Saboteur(tmp_path / "spoilt")
-    before = box.snapshot()
-    saboteur.spoil(0)
-    box.run(UP, str(ONE), env=saboteur.env)
-    calls = saboteur.calls()
-    box.run(DOWN, str(ONE))
-    assert box.snapshot() == before
-    after_network = max(number for number, call in enumerate(calls, 1) if "/etc/netns" in call)
-    assert calls[-1].startswith("setsid ")
-    for call in [after_network // 2, *range(after_network + 1, len(calls), 3), len(calls)]:
-        saboteur.spoil(call)
-        code, said = box.tries(UP, str(ONE), env=saboteur.env)
-        if code == 0:
-            box.run(DOWN, str(ONE))
-        else:
-            assert said.splitlines()[-1].startswith("error: "), said
-        assert box.snapshot() == before, calls[call - 1]
-
-
-@pytest.mark.parametrize(("name", "code", "call"), [("TERM", 143, "nft table"), ("INT", 130, "setsid")])
-def test_interrupted_everything_is_as_before(box: Box, tmp_path: Path, name: str, code: int, call: str) -> None:
-    saboteur = Saboteur(tmp_path / "spoilt")
-    before = box.snapshot()
-    saboteur.spoil(call, f"kill -{name} $(pgrep -o -f 'acu-up {ONE}')")
-    ended, said = box.tries(UP, str(ONE), env=saboteur.env)
-    assert (ended, said.splitlines()[-1]) == (code, "error: interrupted")
-    assert box.snapshot() == before
-
-
-@pytest.mark.parametrize(("call", "then"), [("nft table", "down"), ("install -d", "up"), ("setsid", "down")])
-def test_killed_in_the_middle_up_and_down_still_work(box: Box, tmp_path: Path, call: str, then: str) -> None:
-    saboteur = Saboteur(tmp_path / "spoilt")
-    before = box.snapshot()
-    saboteur.spoil(call, "kill -9 0")
-    assert box.tries(UP, str(ONE), env=saboteur.env)[0] != 0
-    if then == "up":
-        box.run(UP, str(ONE))
-        assert "You said: hello" in ask(box, ONE, "hello")
-    box.run(DOWN, str(ONE))
-    assert box.snapshot() == before
-
-
 def test_of_two_calls_at_once_the_second_finds_what_the_first_made(box: Box) -> None:
     before = box.snapshot()
     with box.start(UP, str(ONE)) as first, box.start(UP, str(ONE)) as second:
@@ -257,43 +147,6 @@ def test_of_two_calls_at_once_the_second_finds_what_the_first_made(box: Box) -> 
     assert len(daemons(box, ONE)) == 1
     box.run(DOWN, str(ONE))
     assert box.snapshot() == before
-
-
-def test_a_daemon_whose_network_somebody_removed_is_told_and_ends_all_the_same(box: Box) -> None:
-    before = box.snapshot()
-    box.run(UP, str(ONE))
-    box.run("ip", "netns", "del", f"acu{ONE}")
-    code, said = box.tries(UP, str(ONE))
-    assert code == 1
-    assert f"scripts/acu-down {ONE} && scripts/acu-up {ONE}" in said.splitlines()[-1]
-    box.run(DOWN, str(ONE))
-    assert box.snapshot() == before
-
-
-@pytest.mark.parametrize("redirected", ["2>/run/box/said", "2>&1"], ids=["output", "output-and-messages"])
-def test_a_reader_who_leaves_ends_a_dry_run_in_quiet_and_a_run_is_whole_or_undone(box: Box, redirected: str) -> None:
-    box.run("touch", "/run/box/said")
-    before = box.snapshot()
-    for command in (UP, DOWN):
-        codes = box.run(
-            "bash", "-c", f"{{ sleep 0.2; {command} {ONE} --dry-run {redirected}; }} | true; echo ${{PIPESTATUS[0]}}"
-        )
-        assert codes == ("141\n" if command == UP else "0\n")  # nothing is to be taken down, and so nothing is printed
-    assert "rror" not in box.run("cat", "/run/box/said")
-    assert box.snapshot() == before
-    ended = box.run("bash", "-c", f"{{ sleep 0.2; {UP} {ONE} {redirected}; }} | true; echo ${{PIPESTATUS[0]}}")
-    if redirected == "2>&1":  # nobody can be told what it does
-        assert ended == "141\n"
-        assert box.snapshot() == before
-    else:
-        assert ended == "0\n"
-        assert "You said: hello" in ask(box, ONE, "hello")
-        code = box.run(
-            "bash", "-c", f"{{ sleep 0.2; {DOWN} {ONE} --dry-run {redirected}; }} | true; echo ${{PIPESTATUS[0]}}"
-        )
-        assert (code, box.run("cat", "/run/box/said").count("rror")) == ("141\n", 0)
-        box.run("bash", "-c", f"{DOWN} {ONE} 2>&1 | true")  # all of it, whoever reads
-        assert box.snapshot() == before
 
 
 def test_a_dry_run_changes_nothing_and_pasted_does_the_same(box: Box, tmp_path: Path) -> None:
@@ -315,14 +168,6 @@ def test_a_dry_run_changes_nothing_and_pasted_does_the_same(box: Box, tmp_path: 
     (tmp_path / "down").write_text(box.run("bash", "-c", f"{DOWN} {ONE} --dry-run 2>/dev/null"))
     box.run("bash", "-e", tmp_path / "down", env=path)
     assert box.snapshot() == before
-
-
-def open_root(box: Box) -> None:
-    """Let others look into /root, where the Python that the tests run on may lie."""
-    box.run("mkdir", "-p", "/run/box/root", "/run/box/rootwork")
-    folders = "lowerdir=/root,upperdir=/run/box/root,workdir=/run/box/rootwork"
-    box.run("mount", "-t", "overlay", "overlay", "-o", folders, "/root")
-    box.run("chmod", "755", "/root")
 
 
 def test_a_dry_run_needs_no_root(box: Box) -> None:
@@ -392,26 +237,6 @@ def test_the_daemon_and_so_its_engines_find_the_mps_of_their_gpu(box: Box, tmp_p
     assert box.snapshot() == before
 
 
-def test_a_folder_that_somebody_else_made_is_refused_and_stays(box: Box) -> None:
-    box.run("install", "-D", "/dev/null", f"/run/acu/{ONE}/theirs")
-    before = box.snapshot()
-    code, said = box.tries(UP, str(ONE))
-    assert (code, f"rm -r /run/acu/{ONE}" in said.splitlines()[-1]) == (1, True)
-    assert box.snapshot() == before
-    box.run(DOWN, str(ONE))
-    assert box.snapshot() == before
-
-
-def test_where_nothing_can_be_remembered_the_folder_and_the_way_out_are_named(box: Box) -> None:
-    box.run("mount", "-o", "remount,ro", "/run")
-    code, said = box.tries(UP, str(ONE), env={"TMPDIR": "/tmp"})
-    box.run("mount", "-o", "remount,rw", "/run")
-    assert code == 1
-    assert said.splitlines()[-1].startswith(
-        "error: nothing can be remembered in /run/acu (Read-only file system). Make it writable for root, or name another"
-    )
-
-
 def test_up_and_down_at_once_end_in_all_or_nothing(box: Box) -> None:
     before = box.snapshot()
     for order in ((UP, DOWN), (DOWN, UP)):
@@ -424,15 +249,6 @@ def test_up_and_down_at_once_end_in_all_or_nothing(box: Box) -> None:
         assert box.snapshot() == before
 
 
-def test_down_works_after_the_configuration_is_gone(box: Box) -> None:
-    before = box.snapshot()
-    box.run(UP, str(ONE))
-    box.run("bash", "-c", f"echo broken: yes > /etc/acu/{ONE}.yaml")
-    box.run(DOWN, str(ONE))
-    assert box.snapshot() == before
-    assert "warning" in box.run(DOWN, str(ONE))
-
-
 def test_one_that_systemd_runs_is_refused(box: Box, tmp_path: Path) -> None:
     (tmp_path / "systemctl").write_text('#!/bin/sh\necho "$@" | grep -q acu@230')
     (tmp_path / "systemctl").chmod(0o755)
@@ -442,14 +258,6 @@ def test_one_that_systemd_runs_is_refused(box: Box, tmp_path: Path) -> None:
         code, said = box.tries(command, str(ONE), env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
         assert (code, "systemctl stop acu@230" in said) == (1, True)
     assert box.snapshot() == before
-
-
-def until(holds: Callable[[], bool]) -> None:
-    for _ in range(200):
-        if holds():
-            return
-        time.sleep(0.1)
-    raise AssertionError("it did not come to hold")
 
 
 def comparable(shot: dict[str, list[str]]) -> dict[str, list[str]]:
