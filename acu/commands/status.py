@@ -39,10 +39,18 @@ def add_arguments(subparsers: Any) -> None:
     add_target_options(parser)
     parser.add_argument("--json", action="store_true", help="the daemon's report as JSON")
     parser.add_argument("--watch", action="store_true", help="again every second, until ctrl-C")
+    parser.add_argument(
+        "--reference", action="store_true", help="ask no daemon: print docs/metrics.md, the page of what /metrics has"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Show the status once, or until ctrl-C. Raises DaemonUnreachable, ApiError."""
+    if args.reference:
+        from acu.telemetry.reference import reference
+
+        sys.stdout.write(reference())
+        return exits.OK
     client = Client(target_of(args), TIMEOUT_S)
     if args.watch:
         return watch(client, as_json=args.json)

@@ -80,22 +80,22 @@ class Telemetry:
         tracing: Tracing | None = None,
     ) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series a counter, which nothing reads
-        self._full = CollectorRegistry(auto_describe=False)
-        self._basic = CollectorRegistry(auto_describe=False)
-        build = Gauge("acu_build_info", "The running version.", ["version", "python"], registry=self._full)
+        self.full = CollectorRegistry(auto_describe=False)
+        self.basic = CollectorRegistry(auto_describe=False)
+        build = Gauge("acu_build_info", "The running version.", ["version", "python"], registry=self.full)
         build.labels(version, platform.python_version()).set(1)
-        self._basic.register(build)
-        self._full.register(_Process(dropped_logs, dropped_audits))
-        self._runs = _RunMetrics(self._full)
-        self._agents = AgentMetrics(self._full)
+        self.basic.register(build)
+        self.full.register(_Process(dropped_logs, dropped_audits))
+        self._runs = _RunMetrics(self.full)
+        self._agents = AgentMetrics(self.full)
         self._tracing = tracing
         if tracing is not None:
-            self._full.register(_Spans(tracing))
+            self.full.register(_Spans(tracing))
         self._requests = Counter(
-            "acu_http_requests", "Requests answered, by route and status.", ["route", "status"], registry=self._full
+            "acu_http_requests", "Requests answered, by route and status.", ["route", "status"], registry=self.full
         )
         self.loop_lag = Histogram(
-            "acu_loop_lag_seconds", "How late the event loop woke.", buckets=LAG_BUCKETS, registry=self._full
+            "acu_loop_lag_seconds", "How late the event loop woke.", buckets=LAG_BUCKETS, registry=self.full
         )
 
     def watch(
@@ -111,16 +111,16 @@ class Telemetry:
         not read their answer. `local_shares`: how much of each process's memory lies on its NUMA node, 0 to 1. `card`:
         the GPU's memory.
         """
-        self._basic.register(_Readiness(status))
-        self._full.register(_Readiness(status))
-        self._full.register(_Engines(status))
-        self._full.register(_Locality(local_shares))
-        self._full.register(MemoryCollector(status, card))
-        self._full.register(_Connections(connections))
+        self.basic.register(_Readiness(status))
+        self.full.register(_Readiness(status))
+        self.full.register(_Engines(status))
+        self.full.register(_Locality(local_shares))
+        self.full.register(MemoryCollector(status, card))
+        self.full.register(_Connections(connections))
 
     def watch_data(self, status: Callable[[], PlaneStatus | None]) -> None:
         """Read the data plane's metrics off this at every scrape. Called once."""
-        self._full.register(DataCollector(status))
+        self.full.register(DataCollector(status))
 
     def on_run_end(self, run: Run) -> None:
         """Count a run that has ended. Called exactly once a run."""
@@ -152,7 +152,7 @@ class Telemetry:
 
     def render(self, *, full: bool) -> bytes:
         """The exposition text: the basic family, or everything."""
-        return generate_latest(self._full if full else self._basic)
+        return generate_latest(self.full if full else self.basic)
 
 
 class _RunMetrics:
