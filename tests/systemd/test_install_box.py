@@ -173,6 +173,22 @@ def test_an_upgrade_that_does_not_start_gives_the_former_back_and_starts_it(box:
     assert calls[-2:] == ["daemon-reload", "start acu@0.socket acu@0.service"]
 
 
+def test_a_first_one_that_does_not_start_leaves_nothing_that_runs_or_lies_about(box: Path) -> None:
+    calls = story(
+        box,
+        """
+        all >$box/before
+        touch $box/refuse
+        go --cpu
+        ((code == 1))
+        all | grep -v /var/lib/acu | diff $box/before -
+        """,
+    )
+    assert "the daemon does not start; what it says stands above." in (box / "err").read_text()
+    stops = "stop acu@0.socket acu@0.service acu-host@0.service"
+    assert calls[-2:] == [stops, "daemon-reload"], "while the units are there"
+
+
 def test_where_models_cannot_be_had_all_else_is_there_and_nothing_is_started(box: Path) -> None:
     calls = story(
         box,
