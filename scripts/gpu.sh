@@ -190,7 +190,8 @@ mps_answers() { mps_at "$ours" || mps_at "$theirs"; }
 # tell_mps COMMAND: to ours.
 tell_mps() { run bash -c "echo '$1' | CUDA_MPS_PIPE_DIRECTORY='$ours' nvidia-cuda-mps-control"; }
 
-# The most that one client may take, in MiB: what the plan leaves when all others have theirs. Nothing where there is no plan.
+# The most that one client may take, in MiB: what the plan leaves when all others have theirs, and gpu.workers_mb is kept. The daemon
+# holds each engine to less (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT). Nothing where there is no plan.
 client_limit() {
   local environment plan
   set_environment
@@ -201,7 +202,7 @@ try:
     plan = json.loads(sys.argv[1])
     takes = [sum(model[part] for part in ("weights_mb", "kv_mb", "process_mb", "step_mb")) for model in plan["models"]]
     if plan["card"]["gpu"] and plan["fits"]:
-        print(plan["card"]["usable_mb"] - sum(takes) + max(takes))
+        print(plan["card"]["usable_mb"] - plan["workers_mb"] - sum(takes) + max(takes))
 except (ValueError, TypeError, KeyError):
     pass' "$plan"
 }

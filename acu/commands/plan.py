@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -35,12 +32,12 @@ from acu.allotment import (
 )
 from acu.commands import exits
 from acu.commands.output import out
+from acu.commands.planview import Drawn, as_json, as_text
 from acu.config import AcuConfig, load, process_environment
 from acu.doctor.examination import Examination
 from acu.errors import ConfigError, ModelError, StartRefused
 from acu.hardware import Gpu, Report, gpu_present, probe_machine
 from acu.hardware.numa import read_nodes
-from acu.hardware.placement import NodeBudget
 from acu.hardware.report import Node
 from acu.hardware.vram import CARDS, Card, Demand, MemoryPlan, known_card, problem
 from acu.models import by_name, locate
@@ -51,8 +48,6 @@ from agentflow.engine.vllm.facts import MachineFacts, read_model
 from agentflow.engine.vllm.tuning import MIB, choose, choose_pooling, dtype_of
 from agentflow.errors import EngineStartFailed
 from dataplane.truth.inuse import user_of
-
-HEAD = ("MODEL", "WEIGHTS", "KV", "TOKENS", "FULL SEQUENCES", "ENGINE", "ONE STEP")
 
 
 class Box(Struct, frozen=True):
@@ -66,16 +61,6 @@ class Box(Struct, frozen=True):
     def flags(self) -> frozenset[str]:
         """What its processor can, as far as an engine's choices hang on it."""
         return frozenset(self.report.cpu_features)
-
-
-class Drawn(Struct, frozen=True):
-    """A plan as it is shown. `on_card`: of a card, else of the machine's memory. `problems` keep an ACU from starting."""
-
-    plan: MemoryPlan
-    on_card: bool
-    node: NodeBudget | None
-    problems: tuple[str, ...]
-    notes: tuple[str, ...]
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
@@ -134,7 +119,7 @@ def draw(config: AcuConfig, box: Box) -> Drawn:
     node = node_plan(config, box.nodes, device, looked.demands)
     with looked.noted():
         looked.notes += filter(None, [node_warning(config, node)])
-    return Drawn(plan, device is not None, node, tuple(looked.problems), tuple(looked.notes))
+    return Drawn(plan, device is not None, node, tuple(looked.problems), tuple(looked.notes), box.here)
 
 
 class _Looked:
@@ -203,92 +188,3 @@ class _Looked:
             self.problems.append(f"models.{key}: {error}")
             return sized.config.kv_cache_mb or 0
         return int(args.get("kv_cache_memory_bytes") or 0) // MIB
-
-
-def as_json(drawn: Drawn) -> str:
-    """The plan as one JSON object; sizes in MiB."""
-    plan = drawn.plan
-    document = {
-        "card": msgspec.to_builtins(plan.card) | {"usable_mb": plan.card.usable_mb, "gpu": drawn.on_card},
-        "models": [_row_json(demand) for demand in plan.demands],
-        "weights_mb": plan.weights_mb,
-        "weights_limit_mb": plan.weights_limit_mb,
-        "kv_mb": plan.kv_mb,
-        "engines_mb": plan.processes_mb,
-        "workers_mb": plan.workers_mb,
-        "scratch_mb": plan.scratch_mb,
-        "step_mb": plan.step_mb,
-        "engines_on_gpu": plan.engines_on_gpu if drawn.on_card else 0,
-        "fits": not drawn.problems,
-        "problems": drawn.problems,
-        "notes": drawn.notes,
-        "node": _node_json(drawn.node),
-    }
-    return json.dumps(document, indent=2)
-
-
-def _row_json(demand: Demand) -> dict[str, Any]:
-    known: dict[str, Any] = msgspec.to_builtins(demand)
-    sequences = round(demand.sequences, 2) if demand.sequences is not None else None
-    return known | {"kv_tokens": demand.kv_tokens, "served_context": demand.served_context, "sequences": sequences}
-
-
-def _node_json(node: NodeBudget | None) -> dict[str, int] | None:
-    return msgspec.to_builtins(node) | {"left_mb": node.left_mb, "spare_mb": node.spare_mb} if node else None
-
-
-def as_text(drawn: Drawn) -> str:
-    """The plan for people."""
-    plan, card = drawn.plan, drawn.plan.card
-    holders = "the driver and other programs" if drawn.on_card else "what runs"
-    lines = [
-        f"{card.name}: {card.total_mb} MiB, of which {holders} hold {card.held_mb}: {card.usable_mb} to divide",
-        "",
-    ]
-    total = ("all", plan.weights_mb, plan.kv_mb, "", "", plan.processes_mb, plan.step_mb or "-")
-    lines += _table([HEAD, *map(_row, plan.demands), tuple(map(str, total))])
-    lines.append("")
-    if plan.weights_limit_mb is not None:
-        lines.append(f"weights  {plan.weights_mb} of {plan.weights_limit_mb} MiB that gpu.weights_mb allows")
-    if plan.workers_mb:
-        lines.append(f"workers  {plan.workers_mb} MiB")
-    needed = f", of which one step of every engine needs {plan.step_mb}" if drawn.on_card and plan.step_mb else ""
-    lines.append(f"scratch  {plan.scratch_mb} MiB remain{needed}")
-    if drawn.on_card:
-        lines.append(f"engines  {plan.engines_on_gpu} on the GPU")
-    if drawn.node is not None:
-        node = drawn.node
-        lines.append(
-            f"node     {node.memory_mb} MiB, less {node.engines_mb} of engines and daemon: {node.left_mb} for the hot layer, "
-            f"which may take {node.hot_mb}"
-        )
-    lines += ["", *(f"note: {note}" for note in drawn.notes)] if drawn.notes else []
-    lines += ["", *(f"does not fit: {text}" for text in drawn.problems)] if drawn.problems else ["", "It fits."]
-    return "\n".join("".join(sign if sign.isprintable() else "?" for sign in line) for line in lines)  # a report's too
-
-
-def _row(demand: Demand) -> tuple[str, ...]:
-    sequences = (
-        f"{demand.sequences:.1f} of {demand.served_context}" if demand.sequences is not None and demand.kv_mb else "-"
-    )
-    return (
-        f"{demand.key} ({demand.model.rstrip('/').rpartition('/')[2]})",
-        f"{'' if demand.read else '~'}{demand.weights_mb}",
-        str(demand.kv_mb or "-"),
-        str(demand.kv_tokens) if demand.kv_tokens is not None and demand.kv_mb else "-",
-        sequences,
-        str(demand.process_mb or "-"),
-        str(demand.step_mb or "-"),
-    )
-
-
-def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Rows in columns: the first to the left, figures to the right."""
-    kept = list(rows)
-    widths = [max(map(len, column)) for column in zip(*kept, strict=True)]
-    return [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in kept
-    ]

@@ -127,9 +127,10 @@ def test_two_engines_without_mps_share_it_with_anybody_and_a_warning(box: Box) -
     assert box.state["gpus"][0]["mode"] == "Exclusive_Process"
 
 
-def test_mps_keeps_each_engine_to_what_the_plan_leaves_it(box: Box) -> None:
+@pytest.mark.parametrize("workers", [0, 1500])
+def test_mps_keeps_each_engine_to_what_the_plan_leaves_it(box: Box, workers: int) -> None:
     box.plan_for_an_a10g()
-    up = box.gpu("up", 210, TWO)
+    up = box.gpu("up", 210, f"{TWO}gpu: {{workers_mb: {workers}}}\n")
     assert up.returncode == 0, up.stderr
     shown = subprocess.run(
         [ACU, "doctor", "--plan", "--json", "--card", "a10g", "-c", box.folder / "210.yaml"],
@@ -141,7 +142,7 @@ def test_mps_keeps_each_engine_to_what_the_plan_leaves_it(box: Box) -> None:
     large, small = ({**model} for model in plan["models"])
     others = small["weights_mb"] + small["kv_mb"] + small["process_mb"] + small["step_mb"]
     assert large["weights_mb"] > small["weights_mb"]
-    limit = plan["card"]["usable_mb"] - others
+    limit = plan["card"]["usable_mb"] - others - workers
     assert f"set_default_device_pinned_mem_limit 0 {limit}M" in box.done
 
 

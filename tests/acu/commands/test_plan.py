@@ -11,7 +11,8 @@ import yaml
 from msgspec.structs import replace
 
 from acu.commands.doctor import written
-from acu.commands.plan import Box, Drawn, as_json, as_text, draw
+from acu.commands.plan import Box, draw
+from acu.commands.planview import Drawn, as_json, as_text
 from acu.config import AcuConfig, GpuConfig, NumaConfig
 from acu.doctor.examination import Examination, Versions
 from acu.errors import StartRefused
@@ -62,11 +63,26 @@ def test_qwen_7b_in_awq_fits_an_a10g_and_is_shown_with_its_tokens(tmp_path: Path
     )
 
 
+def test_the_documentation_shows_what_is_printed(tmp_path: Path) -> None:
+    page = " ".join((Path(__file__).parents[3] / "docs/memory.md").read_text(encoding="utf-8").split())
+    numa, gpu = NumaConfig(memory_mb=16_384), GpuConfig(model_cache_dir=str(tmp_path))
+    box = replace(with_a10g(), nodes=(Node(0, (0, 1), 32_000, 31_000),))
+    awq = ModelConfig(model=str(qwen_7b_awq(tmp_path / "Qwen2.5-7B-Instruct-AWQ")))
+    plain = ModelConfig(model=str(qwen_7b(tmp_path / "Qwen2.5-7B-Instruct")))
+    shown = [
+        as_text(drawn(box, 12_288, numa, large=awq)),
+        *drawn(box, 12_288, numa, large=plain).problems,
+        *as_text(drawn(Box(HOST), gpu=gpu, large=ModelConfig(model="who/knows"))).split("\n\n")[2:],
+    ]
+    for text in shown:
+        assert " ".join(text.replace(f"{tmp_path}/", "").split()) in page
+
+
 def test_in_bfloat16_it_does_not_and_the_plan_says_what_would(tmp_path: Path) -> None:
     found = drawn(with_a10g(), large=ModelConfig(model=str(qwen_7b(tmp_path / "Qwen2.5-7B-Instruct"))))
     (problem,) = found.problems
     assert "gpu.weights_mb: 14526 and gpu.kv_cache_size_mb: 6369" in problem
-    assert as_text(found).endswith(f"\n\ndoes not fit: {problem}")
+    assert as_text(found).endswith(f"\n\nrefused: {problem}")
     document = json.loads(as_json(found))
     assert (document["fits"], document["scratch_mb"], document["step_mb"]) == (False, -1164, 659)
 
@@ -77,6 +93,8 @@ def test_what_workers_are_left_is_not_scratch_and_may_be_too_much(tmp_path: Path
     assert not beside.problems
     document = json.loads(as_json(beside))
     assert (document["workers_mb"], document["scratch_mb"]) == (2_000, 8_049 - 2_000)
+    assert document["models"][0]["limit_mb"] == 22_578 - 2_000  # where MPS runs, the engine leaves them their part
+    assert "\nworkers  2000 MiB are left to other processes of this ACU (gpu.workers_mb)\n" in as_text(beside)
     (problem,) = drawn(with_a10g(), gpu=GpuConfig(workers_mb=7_400), large=awq).problems
     assert "+ 7400 for workers" in problem
 
@@ -199,7 +217,30 @@ def test_a_card_whose_name_holds_signs_for_the_terminal_is_shown_without_them() 
     card = replace(box.report.gpus[0], name="A10G\x1b]0;mine\x07")
     text = as_text(drawn(replace(box, report=replace(box.report, gpus=(card,)))))
     assert text.startswith("A10G?]0;mine?: 23028 MiB")
-    assert "\n\nIt fits." in text
+    assert text.endswith(
+        "\n\nNo model has an engine on the card: they are scripted, or computed on the CPU (models.KEY.engine)."
+    )
+
+
+def test_where_nothing_is_to_be_divided_a_sentence_says_what_to_do_and_no_table_of_zeros(tmp_path: Path) -> None:
+    scripted = ModelConfig(model="x", engine="scripted")
+    gpu = GpuConfig(model_cache_dir=str(tmp_path))
+    unknown = ModelConfig(model="who/knows")
+    on_this_cpu, on_its_cpu = Box(HOST), Box(HOST, here=False)
+    for box, models, says in (
+        (
+            on_this_cpu,
+            {"play": scripted},
+            ["No GPU here: what is planned is", "No model takes memory: all are scripted"],
+        ),
+        (on_its_cpu, {"large": unknown}, ["No GPU there: ", "No model can be planned", "`acu models pull who/knows`"]),
+        (with_a10g(), {"large": unknown}, ["No model can be planned", "`acu models pull who/knows`"]),
+        (with_a10g(), {"play": scripted}, ["No model has an engine on the card"]),
+    ):
+        text = as_text(drawn(box, gpu=gpu, **models))
+        assert [sentence for sentence in says if sentence not in text] == []
+        assert "WEIGHTS" not in text
+        assert "It fits" not in text
 
 
 def test_an_embedding_model_on_the_card_has_no_logits_and_a_step_of_its_longest_input(tmp_path: Path) -> None:
