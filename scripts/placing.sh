@@ -6,10 +6,10 @@
 # /etc/acu/.installed, a path a line, in the order in which they were made; only these are ever removed. The program's folder has a list
 # of its own (program.sh).
 #
-# The sourcing script sets $here (the checkout), $root (the tree, empty for this box), $prefix, $listed, $dry_run and $was (an empty
+# The sourcing script sets $number, $dropins (where those of units lie), $here (the checkout), $root (the tree, empty for this box), $prefix, $listed, $dry_run and $was (an empty
 # folder, which undo_all removes) and has `trap undo_all EXIT`.
 
-: "${here?}" "${root?}" "${prefix?}" "${listed?}" "${dry_run?}" "${was?}"
+: "${number?}" "${dropins?}" "${here?}" "${root?}" "${prefix?}" "${listed?}" "${dry_run?}" "${was?}"
 undo=() planned=() touched=''
 incomplete=/etc/acu/.incomplete
 
@@ -86,8 +86,10 @@ remove_folder() { [[ ! -d $1 ]] || rmdir --ignore-fail-on-non-empty "$1"; }
 # changing FILE: it will be made or written anew.
 changing() {
   local name=${1//\//%}
-  # shellcheck disable=SC2034 # for the sourcing script
-  touched=yes
+  case $1 in # for the sourcing script: whether more than this ACU has changed
+    "$dropins"/acu*"@$number.service.d"/* | /etc/acu/*) touched=${touched:-own} ;;
+    *) touched=all ;;
+  esac
   folder "$(dirname "$1")"
   if [[ -e $root$1 ]]; then
     [[ $dry_run ]] || cp -a "$root$1" "$was/$name"

@@ -24,13 +24,17 @@ SYSTEMCTL = """#!/bin/bash
 box={box}
 [[ $1 != --quiet ]] || shift
 case $1 in
-  list-units) cat $box/running; exit ;;
+  list-units)
+    while read -r unit; do
+      for each; do [[ $each != acu* || $unit != $each ]] || echo "$unit"; done
+    done <$box/running
+    exit ;;
   enable | disable) echo "$*" >>$box/calls; SYSTEMD_OFFLINE=1 exec {systemctl} --quiet "$@" ;;
   start)
     echo "$*" >>$box/calls
     if [[ -e $box/refuse ]]; then rm $box/refuse; echo "Job for acu@0.service failed." >&2; exit 1; fi
-    printf '%s\\n' "${{@:2}}" >$box/running ;;
-  stop) echo "$*" >>$box/calls; : >$box/running ;;
+    for each in "${{@:2}}"; do grep -qxF "$each" $box/running || echo "$each" >>$box/running; done ;;
+  stop) echo "$*" >>$box/calls; grep -vxF "$(printf '%s\\n' "${{@:2}}")" $box/running >$box/runs; mv $box/runs $box/running ;;
   *) echo "$*" >>$box/calls ;;
 esac
 """
@@ -171,6 +175,26 @@ def test_an_upgrade_that_does_not_start_gives_the_former_back_and_starts_it(box:
     assert "the daemon does not start; what it says stands above." in errors
     assert calls[0] == "stop acu@0.socket acu@0.service"
     assert calls[-2:] == ["daemon-reload", "start acu@0.socket acu@0.service"]
+
+
+def test_another_acu_and_another_option_disturb_none_that_runs(box: Path) -> None:
+    calls = story(
+        box,
+        """
+        go
+        go 1
+        go 1 --namespace
+        ((code == 0))
+        echo >>$checkout/systemd/acu.slice
+        go 1
+        ((code == 0))
+        """,
+    )
+    first, second = ("acu@0.socket acu@0.service", "acu@1.socket acu@1.service")
+    assert [call for call in calls if call.startswith("stop")] == [f"stop {second}", f"stop {first} {second}"]
+    assert [call for call in calls if call.startswith("start")][-1] == (
+        f"start acu@1.socket acu@1.service {first} {second}"
+    )
 
 
 def test_a_first_one_that_does_not_start_leaves_nothing_that_runs_or_lies_about(box: Path) -> None:
