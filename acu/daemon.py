@@ -34,8 +34,7 @@ from acu.agency import AgencyRoom, Later
 from acu.config import AcuConfig, LoadedConfig
 from acu.data.folder import data_claimed
 from acu.data.plane import Data
-from acu.errors import StartRefused
-from acu.ground import Ground, load_certificate, models_kept, open_audit_log, read_keys, survey
+from acu.ground import Ground, models_kept, open_audit_log, read_keys, survey, tls_doubt
 from acu.hardware.cardkeeper import CardKeeper
 from acu.hardware.locality import Locality
 from acu.hardware.pin import bind
@@ -91,6 +90,8 @@ def serve(
         logs = LogThread(log_style(options.log_format, under_systemd=ground.handover.under_systemd))
         logs.install(options.log_level)
         warn_of_ignored(ground.plans)
+        if ground.tls is not None and (doubt := tls_doubt(ground.config.network, ground.tls.pair)) is not None:
+            log.warning(doubt)
         max_connections = descriptors.make_room(ground.config.network.max_connections)
         listeners = sockets.open_listeners(ground.config, ground.handover)
         last_resort = LastResort(lambda: sockets.close_all(listeners))
@@ -195,7 +196,13 @@ class Daemon:
         telemetry.watch_data(lambda: None if data.plane is None else data.plane.status())
         face = Face(self._settings, service, self._keys, self._hooks(telemetry, jobs), data.library)
         runner = make_runner(face, shutdown_timeout=CLOSE_CONNECTIONS_S)
-        telemetry.watch(service.status, lambda: runner.connections, lambda: self._locality.shares, self._card.status)
+        telemetry.watch(
+            service.status,
+            lambda: runner.connections,
+            lambda: self._locality.shares,
+            self._card.status,
+            self._tls_until,
+        )
         async with asyncio.TaskGroup() as tasks:
             own: list[asyncio.Task[None]] = []
             try:
@@ -228,8 +235,9 @@ class Daemon:
     async def _listen(self, runner: FaceRunner, announce: Callable[[list[str]], None]) -> None:
         """Answer on every socket, and say so."""
         await runner.setup()
+        tls = self._ground.tls
         for listener in self._listeners:
-            await runner.listen(listener.sock, self._ground.tls if listener.is_tcp else None)
+            await runner.listen(listener.sock, tls.context if tls is not None and listener.is_tcp else None)
         addresses = [listener.label for listener in self._listeners]
         self._notifier.ready(f"accepting on {', '.join(addresses)}; loading models")
         announce(addresses)
@@ -314,22 +322,17 @@ class Daemon:
             outcome = await asyncio.to_thread(
                 reloading.reload, self._keys, self._ground.loaded, self._reload_config, self._audit
             )
-            if reloading.CERTIFICATE in outcome.renewed:
-                self._renew_certificate()
+            if outcome.certificate is not None and self._ground.tls is not None:
+                self._ground.tls.show(outcome.certificate)  # on the loop, which makes the handshakes
             outcome.tell()
             self._refused = outcome.line if outcome.kept else ""
             if not self._stopping.is_set():
                 self._notifier.ready(outcome.line)
 
-    def _renew_certificate(self) -> None:
-        """On the loop, which makes the handshakes. The files were found good a moment ago."""
-        if self._ground.tls is not None:
-            try:
-                load_certificate(self._ground.tls, self._ground.config.network)
-            except StartRefused as error:
-                log.error("the new TLS certificate is gone again; the old one stays", extra={"why": str(error)})  # noqa: TRY400
-
     # What is told
+
+    def _tls_until(self) -> float | None:
+        return None if self._ground.tls is None else self._ground.tls.pair.until
 
     def _hooks(self, telemetry: Telemetry, jobs: DataJobs) -> Hooks:
         from acu.http.audit import Hooks

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import ssl
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from acu.config import AcuConfig, LoadedConfig, NetworkConfig
-from acu.config.document import read_regular
 from acu.data.folder import check_data_folder, check_data_unused, folder_warning
 from acu.errors import AcuError, ModelError, StartRefused
 from acu.hardware import Report, probe_machine
 from acu.hardware.pin import Bound, placement_for
 from acu.models import in_use
 from acu.process import systemd
+from acu.process.certificate import Pair, Tls, read_pair
 from acu.refusals import Refusals
 from acu.served import Plan, hot_warning, plan_models
 from acu.telemetry.auditlog import AuditLog
@@ -48,7 +48,7 @@ class Ground(Struct, frozen=True):
     handover: systemd.Handover
     report: Report
     plans: tuple[Plan, ...]
-    tls: ssl.SSLContext | None
+    tls: Tls | None
     environ: dict[str, str] = {}
     bound: Bound = Bound()
 
@@ -86,7 +86,9 @@ def check(
     with refusals.noted():
         read_keys(config.network.api_keys_file)
     report = probe_machine()
-    plans, _ = _look(config, report, refusals, file)
+    plans, tls = _look(config, report, refusals, file)
+    if tls is not None and (doubt := tls_doubt(config.network, tls.pair)):
+        warn(doubt)
     if lies_open := folder_warning(config.data_plane.path):
         warn(lies_open)
     for plan in plans:
@@ -108,12 +110,12 @@ def check(
 
 def _look(
     config: AcuConfig, report: Report, refusals: Refusals, file: Path | None
-) -> tuple[tuple[Plan, ...], ssl.SSLContext | None]:
+) -> tuple[tuple[Plan, ...], Tls | None]:
     """The models' plans and the server side of TLS, which hold only where `refusals` has got nothing."""
     plans: tuple[Plan, ...] = ()
-    tls: ssl.SSLContext | None = None
+    tls: Tls | None = None
     with refusals.noted():
-        tls = tls_context(config.network)
+        tls = read_tls(config.network)
     with refusals.noted():
         plans = plan_models(config, report)
         hot_warning(plans, config, report)
@@ -152,39 +154,16 @@ def read_keys(path: str | None) -> Keys | None:
         raise StartRefused(f"network.api_keys_file: {error}") from error
 
 
-def tls_context(network: NetworkConfig) -> ssl.SSLContext | None:
+def read_tls(network: NetworkConfig) -> Tls | None:
     """The server side of TLS, or None when it is not configured. Raises StartRefused."""
-    if network.tls_cert_file is None or network.tls_key_file is None:
-        return None
-    for field, path in (("tls_cert_file", network.tls_cert_file), ("tls_key_file", network.tls_key_file)):
-        try:
-            read_regular(Path(path))  # OpenSSL would wait for ever for somebody to write into a FIFO
-        except OSError as error:
-            raise StartRefused(f"network.{field}: {path} cannot be read: {error.strerror}; name a PEM file") from error
-    if Path(network.tls_key_file).stat().st_mode & 0o007:
-        raise StartRefused(
-            f"network.tls_key_file: {network.tls_key_file} is open to everybody; run chmod o= {network.tls_key_file}"
-        )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    load_certificate(context, network)
-    return context
+    pair = read_pair(network)
+    return None if pair is None else Tls(pair)
 
 
-def load_certificate(context: ssl.SSLContext, network: NetworkConfig) -> None:
-    """Let `context` show the configured certificate from its next handshake on. Raises StartRefused."""
-    if network.tls_cert_file is None:
-        return
-    try:
-        # A password prompt would hold the start up for ever: an encrypted key is refused instead.
-        context.load_cert_chain(network.tls_cert_file, network.tls_key_file, password=lambda: b"")
-    except (ssl.SSLError, OSError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise StartRefused(
-            f"network.tls_cert_file: {network.tls_cert_file} and {network.tls_key_file} are not a certificate and its "
-            f"unencrypted key, in PEM ({reason}); replace them"
-        ) from error
+def tls_doubt(network: NetworkConfig, pair: Pair) -> str | None:
+    """What is to be warned of a certificate that can be used, and which clients will refuse."""
+    doubt = pair.doubt(time.time())
+    return None if doubt is None else f"network.tls_cert_file: {network.tls_cert_file} {doubt}"
 
 
 def check_audit_log(path: str | None) -> None:

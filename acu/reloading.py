@@ -16,14 +16,14 @@ from msgspec import Struct
 
 from acu.config import LoadedConfig, NetworkConfig
 from acu.errors import AcuError
-from acu.ground import tls_context
+from acu.ground import tls_doubt
+from acu.process.certificate import Pair, read_pair
 from acu.telemetry.logs import printable
 
 if TYPE_CHECKING:
     from acu.http.auth import Keys
     from acu.telemetry.auditlog import AuditLog
 
-CERTIFICATE = "the TLS certificate"
 LONGEST_LINE = 500  # characters; a datagram to systemd has its bound, and a file may say anything
 
 log = logging.getLogger("acu.daemon")
@@ -33,12 +33,15 @@ class Outcome(Struct, frozen=True):
     """What a reload came to.
 
     `renewed` names what is new in use, `kept` maps what stays as it was to the reason, and `needs_restart` are the dotted
-    paths of the fields that the configuration has otherwise now: it is compared, and nothing of it taken over.
+    paths of the fields that the configuration has otherwise now: it is compared, and nothing of it taken over. `certificate`
+    is to be shown from now on, and `doubt` says why clients will refuse it.
     """
 
     renewed: tuple[str, ...] = ()
     kept: dict[str, str] = {}
     needs_restart: tuple[str, ...] = ()
+    certificate: Pair | None = None
+    doubt: str | None = None
 
     @property
     def event(self) -> str:
@@ -60,6 +63,8 @@ class Outcome(Struct, frozen=True):
         found = {"renewed": self.renewed, "kept": self.kept, "needs_restart": self.needs_restart}
         extra = {name: value for name, value in found.items() if value}
         log.log(logging.ERROR if self.kept else logging.INFO, self.event, extra=extra)
+        if self.doubt is not None:
+            log.warning(self.doubt)
 
 
 def reload(
@@ -70,8 +75,7 @@ def reload(
 ) -> Outcome:
     """Read the key file and open the audit log again, and compare the configuration with the running one. Raises nothing.
 
-    The certificate's files are only judged here: where `renewed` names CERTIFICATE, the caller loads them, on the thread
-    that makes the handshakes.
+    The certificate is only read and judged here: the caller shows the outcome's, on the thread that makes the handshakes.
     """
     renewed: list[str] = []
     kept: dict[str, str] = {}
@@ -88,10 +92,12 @@ def reload(
             renewed.append("the audit log")
         except OSError as error:
             kept["the audit log and its old file"] = f"{running.config.daemon.audit_log}: {error.strerror}"
-    if running.config.network.tls_cert_file is not None:
-        why = certificate_flaw(running.config.network)
-        if why is None:
-            renewed.append(CERTIFICATE)
+    network, pair, doubt = running.config.network, None, None
+    if network.tls_cert_file is not None:
+        pair, why = reread_pair(network)
+        if pair is not None:
+            renewed.append("the TLS certificate")
+            doubt = tls_doubt(network, pair)
         else:
             kept["the old TLS certificate and key"] = why
     try:
@@ -101,7 +107,7 @@ def reload(
     except Exception as error:
         log.exception("the configuration could not be read again")
         kept["the running settings"] = f"the configuration could not be read: {type(error).__name__}"
-    return Outcome(tuple(renewed), kept, tuple(needs_restart))
+    return Outcome(tuple(renewed), kept, tuple(needs_restart), pair, doubt)
 
 
 def reload_keys(keys: Keys) -> str | None:
@@ -115,18 +121,14 @@ def reload_keys(keys: Keys) -> str | None:
     return None
 
 
-def certificate_flaw(network: NetworkConfig) -> str | None:
-    """Why the old certificate stays, or None when that of the files can be used.
-
-    Judged on a context of its own: a pair that does not fit must not be half in use.
-    """
+def reread_pair(network: NetworkConfig) -> tuple[Pair | None, str]:
+    """The certificate and key that can be used now, or None and why the old ones stay."""
     try:
-        tls_context(network)
+        return read_pair(network), "none is configured"
     except AcuError as error:
-        return str(error)
+        return None, str(error)
     except Exception as error:  # noqa: BLE001
-        return f"the files could not be read: {type(error).__name__}"
-    return None
+        return None, f"the files could not be read: {type(error).__name__}"
 
 
 def changed_fields(running: LoadedConfig, fresh: LoadedConfig) -> list[str]:

@@ -49,6 +49,9 @@ ROOMS: dict[str, dict[str, str]] = {
             "It moves: `network.max_connections` is reached, and idle clients pay for it. Raise it, or have clients "
             "close."
         ),
+        "acu_tls_certificate_end_seconds": (
+            "`acu_tls_certificate_end_seconds - time()` is how long it is good for. Renew the files and send SIGHUP."
+        ),
         "acu_unread_connections_cut_total": "It moves: clients stop reading, or the network loses them.",
     },
     "Requests": {

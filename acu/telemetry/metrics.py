@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import platform
-import resource
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from prometheus_client import (
@@ -35,6 +32,7 @@ from prometheus_client.registry import Collector
 from acu.telemetry.agentmetrics import AgentMetrics
 from acu.telemetry.datametrics import DataCollector
 from acu.telemetry.memorymetrics import MemoryCollector
+from acu.telemetry.processmetrics import CertificateCollector, ProcessCollector
 from agentflow.agents.watch import Watched
 from agentflow.run import Run, RunStatus
 from agentflow.status import EngineStatus, ModelStatus, ServiceStatus
@@ -85,7 +83,7 @@ class Telemetry:
         build = Gauge("acu_build_info", "The running version.", ["version", "python"], registry=self.full)
         build.labels(version, platform.python_version()).set(1)
         self.basic.register(build)
-        self.full.register(_Process(dropped_logs, dropped_audits))
+        self.full.register(ProcessCollector(dropped_logs, dropped_audits))
         self._runs = _RunMetrics(self.full)
         self._agents = AgentMetrics(self.full)
         self._tracing = tracing
@@ -104,12 +102,13 @@ class Telemetry:
         connections: Callable[[], tuple[int, int, int]],
         local_shares: Callable[[], dict[str, float]] = dict,
         card: Callable[[], CardStatus | None] = lambda: None,
+        tls_until: Callable[[], float | None] = lambda: None,
     ) -> None:
         """Read the gauges off these at every scrape. Called once.
 
         `connections`: how many clients' there are now, how many idle ones were closed to make room, and how many that did
         not read their answer. `local_shares`: how much of each process's memory lies on its NUMA node, 0 to 1. `card`:
-        the GPU's memory.
+        the GPU's memory. `tls_until`: when the TLS certificate ends, in Unix time; None where there is none.
         """
         self.basic.register(_Readiness(status))
         self.full.register(_Readiness(status))
@@ -117,6 +116,7 @@ class Telemetry:
         self.full.register(_Locality(local_shares))
         self.full.register(MemoryCollector(status, card))
         self.full.register(_Connections(connections))
+        self.full.register(CertificateCollector(tls_until))
 
     def watch_data(self, status: Callable[[], PlaneStatus | None]) -> None:
         """Read the data plane's metrics off this at every scrape. Called once."""
@@ -369,31 +369,3 @@ class _Locality(Collector):
         for name, share in self._shares().items():
             ratio.add_metric([name], share)
         yield ratio
-
-
-class _Process(Collector):
-    """The daemon's own process (its engines are processes of their own)."""
-
-    def __init__(self, dropped_logs: Callable[[], int], dropped_audits: Callable[[], int]) -> None:
-        self._dropped_logs = dropped_logs
-        self._dropped_audits = dropped_audits
-        self._page = resource.getpagesize()
-        self._ticks = os.sysconf("SC_CLK_TCK")
-
-    def collect(self) -> Iterator[Metric]:
-        """Prometheus asks here."""
-        stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        cpu = (int(stat[11]) + int(stat[12])) / self._ticks
-        yield CounterMetricFamily("process_cpu_seconds", "User and system CPU time.", value=cpu)
-        yield GaugeMetricFamily("process_resident_memory_bytes", "Resident memory.", value=int(stat[21]) * self._page)
-        yield GaugeMetricFamily(
-            "process_open_fds", "Open file descriptors.", value=len(list(Path("/proc/self/fd").iterdir()))
-        )
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        yield GaugeMetricFamily("process_max_fds", "Most file descriptors that may be open.", value=limit)
-        yield CounterMetricFamily(
-            "acu_log_records_dropped", "Log records lost to a slow reader.", value=self._dropped_logs()
-        )
-        yield CounterMetricFamily(
-            "acu_audit_lines_dropped", "Audit lines lost to a slow or full disk.", value=self._dropped_audits()
-        )

@@ -55,7 +55,11 @@ UNITS = {
     "_ratio": "share, 0 to 1",
     "_rows": "rows",
 }
-ODD_UNITS = {"gen_ai_client_token_usage": "tokens", "acu_data_archive_time_seconds": "Unix time"}
+ODD_UNITS = {
+    "gen_ai_client_token_usage": "tokens",
+    "acu_data_archive_time_seconds": "Unix time",
+    "acu_tls_certificate_end_seconds": "Unix time",
+}
 
 T = TypeVar("T")
 
@@ -100,7 +104,7 @@ def known_metrics() -> list[Known]:
     tracing: Any = SimpleNamespace(figures=SimpleNamespace(sent=1, lost=1, waiting=1))
     telemetry = Telemetry("", dropped_logs=lambda: 1, dropped_audits=lambda: 1, tracing=tracing)
     status, card, plane = one(ServiceStatus), one(CardStatus), one(PlaneStatus)
-    telemetry.watch(lambda: status, lambda: (1, 1, 1), lambda: {"daemon": 1.0}, lambda: card)
+    telemetry.watch(lambda: status, lambda: (1, 1, 1), lambda: {"daemon": 1.0}, lambda: card, lambda: 1.0)
     telemetry.watch_data(lambda: plane)
     basic = {metric.name for metric in telemetry.basic.collect()}
     return [_known(metric, labels, metric.name in basic) for metric, labels in _families(telemetry)]

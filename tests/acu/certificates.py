@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def make_certificate(folder: Path, password: bytes | None = None) -> tuple[Path, Path]:
-    """A self-signed certificate for localhost, and its key."""
+def make_certificate(folder: Path, password: bytes | None = None, until_hours: int = 1) -> tuple[Path, Path]:
+    """A self-signed certificate for localhost, valid until so many hours from now, and its key."""
     private = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = dt.datetime.now(dt.UTC)
@@ -24,8 +24,8 @@ def make_certificate(folder: Path, password: bytes | None = None) -> tuple[Path,
         .issuer_name(name)
         .public_key(private.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + dt.timedelta(hours=1))
+        .not_valid_before(now + dt.timedelta(hours=min(until_hours - 2, -1)))
+        .not_valid_after(now + dt.timedelta(hours=until_hours))
         .add_extension(names, critical=False)
         .sign(private, hashes.SHA256())
     )

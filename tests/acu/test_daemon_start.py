@@ -166,13 +166,13 @@ def test_tls_files_that_are_none_are_refused(tmp_path: Path, clean_environ: dict
     certificate.write_text("not a certificate")
     key.write_text("not a key")
     key.chmod(0o600)
-    assert "are not a certificate and its unencrypted key" in refusal(tmp_path, clean_environ, tls, *SCRIPTED)
+    assert "has no certificate in PEM" in refusal(tmp_path, clean_environ, tls, *SCRIPTED)
 
 
 def test_an_encrypted_key_is_refused_instead_of_asked_for(tmp_path: Path, clean_environ: dict[str, str]) -> None:
     certificate, key = make_certificate(tmp_path, password=b"secret")
     tls = {"network": {"tls_cert_file": str(certificate), "tls_key_file": str(key)}}
-    assert "unencrypted key" in refusal(tmp_path, clean_environ, tls, *SCRIPTED)
+    assert "has a passphrase" in refusal(tmp_path, clean_environ, tls, *SCRIPTED)
 
 
 def test_a_tls_key_that_everybody_can_read_is_refused(tmp_path: Path, clean_environ: dict[str, str]) -> None:

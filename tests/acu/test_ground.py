@@ -18,8 +18,8 @@ from acu.ground import (
     models_kept,
     open_audit_log,
     read_keys,
+    read_tls,
     survey,
-    tls_context,
 )
 from acu.hardware import probe_machine
 from acu.hardware.numa import read_nodes
@@ -78,11 +78,19 @@ def test_the_keys_are_looked_at_by_the_check_and_read_later_by_a_start(tmp_path:
 def test_a_fifo_for_a_certificate_or_its_key_is_refused_without_waiting(field: str, tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     files: dict[str, Any] = {"tls_cert_file": str(certificate), "tls_key_file": str(key)}
-    assert tls_context(NetworkConfig(**files)) is not None
+    assert read_tls(NetworkConfig(**files)) is not None
     os.mkfifo(tmp_path / "fifo", 0o600)
     files[field] = str(tmp_path / "fifo")
     with pytest.raises(StartRefused, match=rf"network\.{field}: .*it is not a regular file"):
-        tls_context(NetworkConfig(**files))
+        read_tls(NetworkConfig(**files))
+
+
+def test_a_certificate_that_has_expired_is_warned_of_and_served(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path, until_hours=-1)
+    network = NetworkConfig(tls_cert_file=str(certificate), tls_key_file=str(key))
+    [warning] = warnings(AcuConfig(models=PLAYED, network=network))
+    assert warning.startswith(f"network.tls_cert_file: {certificate} expired on ")
+    assert read_tls(network) is not None
 
 
 def test_an_audit_log_is_made_when_it_is_opened_and_not_when_it_is_looked_at(tmp_path: Path) -> None:

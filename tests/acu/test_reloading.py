@@ -13,6 +13,7 @@ from acu.config import LoadedConfig, load
 from acu.errors import ConfigError
 from acu.http.auth import Keys
 from acu.reloading import LONGEST_LINE, Outcome, changed_fields, reload
+from tests.acu.certificates import make_certificate
 from tests.acu.config.files import write
 
 FIRST, SECOND = "sk-first-0000000000", "sk-second-000000000"
@@ -62,6 +63,26 @@ def test_a_configuration_that_cannot_be_read_leaves_the_keys_renewed(tmp_path: P
     outcome = reload(keys, running, reader(tmp_path, "daemn: {}"))
     assert (outcome.event, outcome.renewed) == ("reloaded in part", ("the API keys",))
     assert "daemn: unknown key; did you mean daemon?" in outcome.kept["the running settings"]
+
+
+def test_a_certificate_comes_as_it_was_judged_with_what_clients_will_say_to_it(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    files = f"network: {{tls_cert_file: {certificate}, tls_key_file: {key}}}"
+    config = reader(tmp_path, files)
+    outcome = reload(None, config(), config)
+    assert (outcome.event, outcome.renewed, outcome.doubt) == ("reloaded", ("the TLS certificate",), None)
+    assert outcome.certificate is not None
+    assert outcome.certificate.key == key.read_bytes()
+
+    make_certificate(tmp_path, until_hours=-1)
+    outcome = reload(None, config(), config)
+    assert outcome.renewed == ("the TLS certificate",)
+    assert f"{certificate} expired on " in str(outcome.doubt)
+
+    make_certificate(tmp_path, password=b"secret")
+    outcome = reload(None, config(), config)
+    assert (outcome.event, outcome.certificate) == ("nothing was reloaded", None)
+    assert "has a passphrase" in outcome.kept["the old TLS certificate and key"]
 
 
 def test_without_keys_nothing_but_the_configuration_is_looked_at(tmp_path: Path) -> None:
