@@ -19,7 +19,10 @@ from agentflow.engine.vllm import child
 from agentflow.errors import EngineStartFailed
 
 THREADS = "VLLM_CPU_OMP_THREADS_BIND"
-"""vLLM's environment variable that says on which CPUs the threads of a CPU engine run. An operator may set it: ours gives way."""
+"""vLLM's environment variable that says on which CPUs the threads of a CPU engine run."""
+MPS_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+"""The most that MPS lets a process take of a card, such as `0=15188M`; never more than MPS's own limit for its clients."""
+GIVING_WAY = (THREADS, MPS_LIMIT)  # where the operator has set them
 _CPUS = re.compile(r"\s*(\d{1,6})(?:\s*-\s*(\d{1,6}))?\s*", re.ASCII)
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -49,7 +52,7 @@ def spawning(environment: Mapping[str, str], output_fd: int, semaphores: str) ->
         inherited = multiprocessing.current_process()._config  # type: ignore[attr-defined]
         prefix = inherited["semprefix"]
         inherited["semprefix"] = f"/{semaphores}"
-        os.environ.update({name: value for name, value in ours.items() if name != THREADS or name not in before})  # noqa: TID251
+        os.environ.update({name: value for name, value in ours.items() if name not in GIVING_WAY or name not in before})  # noqa: TID251
         main.__spec__ = importlib.util.find_spec(child.__name__)
         try:
             yield

@@ -33,7 +33,7 @@ from agentflow.config import ModelConfig
 from agentflow.engine.vllm.asked import pool_bytes, refuse, taken_up
 from agentflow.engine.vllm.child import NICE
 from agentflow.engine.vllm.facts import MachineFacts, ModelFacts
-from agentflow.engine.vllm.spawning import THREADS
+from agentflow.engine.vllm.spawning import MPS_LIMIT, THREADS
 from agentflow.errors import EngineStartFailed
 
 MIB = 1 << 20
@@ -48,7 +48,6 @@ SMALL_MACHINE = 4  # cores; on more, one is left to the daemon
 CPU_NICE = 5  # of the engine's processes, beside the daemon's 0
 MAX_LOGPROBS = 20  # what OpenAI's API allows
 
-MPS_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"  # never more than the limit that MPS itself has for its clients
 WITH_SCALES = ("_per_token_head", "_ds_mla")  # 8-bit types of the KV pool, 656 bytes for 576 values with their scales
 
 _SPREAD = ("tensor", "pipeline", "data", "decode_context", "prefill_context")  # ways to have several workers: processes

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from agentflow.config import ModelConfig
+from agentflow.engine.vllm.facts import ModelFacts
 from agentflow.engine.vllm.kvshape import KvShape, kv_shape
+from agentflow.engine.vllm.tuning import kv_cost
 
 QWEN_7B = {"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "hidden_size": 3584}
 DEEPSEEK_LITE = {
@@ -72,3 +75,35 @@ def test_layers_with_a_window_are_told_apart_and_filled_up_to_groups() -> None:
 
 def test_a_window_in_all_layers_counts_as_none() -> None:
     assert kv_shape(QWEN_7B | {"sliding_window": 4096, "layer_types": ["sliding_attention"] * 28}) == KvShape(28_672)
+
+
+GEMMA_1B = {
+    "model_type": "gemma3_text", "num_hidden_layers": 26, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256,
+    "sliding_window": 512,
+}  # fmt: skip
+GPT_OSS = {
+    "model_type": "gpt_oss", "num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
+    "sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"] * 12,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "pool_mb", "by_vllm"),
+    [
+        (GEMMA_27B, 1_024, 1_856),
+        (GEMMA_27B, 8_192, 74_032),
+        (GEMMA_1B, 512, 103_328),
+        (GPT_OSS, 512, 17_600),
+        (GPT_OSS, 2_048, 83_136),
+    ],
+)
+def test_a_pool_holds_what_vllm_says_that_it_holds_and_never_more(
+    config: dict[str, Any], pool_mb: int, by_vllm: int
+) -> None:
+    # by_vllm: _estimate_max_model_len_from_groups of vLLM 0.32.0 for these layers in bfloat16, blocks of 16, two steps of 2048
+    shape = kv_shape(config)
+    facts = ModelFacts(
+        "", "m", 1, "bfloat16", 131_072, shape.width, frozenset(), kv_windowed=shape.windowed, kv_window=shape.window
+    )
+    held = kv_cost(facts, ModelConfig(model="m"), "bfloat16", gpu=True).tokens_in(pool_mb << 20)
+    assert 0.97 * by_vllm < held <= by_vllm

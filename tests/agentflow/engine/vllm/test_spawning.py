@@ -5,7 +5,7 @@ import os
 import pytest
 
 from agentflow.engine.vllm.child import NICE
-from agentflow.engine.vllm.spawning import THREADS, binds, spawning
+from agentflow.engine.vllm.spawning import MPS_LIMIT, THREADS, binds, spawning
 from agentflow.errors import EngineStartFailed
 
 
@@ -25,6 +25,18 @@ def test_the_operators_own_binding_of_threads_stands(monkeypatch: pytest.MonkeyP
     with spawning({THREADS: "0,1"}, 1, "x"):
         assert os.environ[THREADS] == "nobind"
     assert os.environ[THREADS] == "nobind"
+
+
+def test_an_engines_part_of_the_card_is_the_plans_unless_the_operator_has_set_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(MPS_LIMIT, raising=False)
+    with spawning({MPS_LIMIT: "0=15188M"}, 1, "x"):
+        assert os.environ[MPS_LIMIT] == "0=15188M"
+    assert MPS_LIMIT not in os.environ
+    monkeypatch.setenv(MPS_LIMIT, "0=8G")
+    with spawning({MPS_LIMIT: "0=15188M"}, 1, "x"):
+        assert os.environ[MPS_LIMIT] == "0=8G"
 
 
 @pytest.mark.parametrize("value", ["auto", "nobind", "0", "0-3", "0,2", "5,2-4", "0-1|2-3", " 1, 2 - 3"])
