@@ -130,8 +130,6 @@ program() {
     undone_by program_out
     is_ours || mark "$at" </dev/null
     take_out # what a run that was killed has left
-  else
-    undone_by program_back
   fi
   undone_by rm -rf "$at/.incoming"
   rm -rf "$at/.incoming"
@@ -141,6 +139,7 @@ program() {
   chmod -R u+rwX,go+rX,go-w "$at/.incoming"
   stop_running
   if [[ ! $fresh ]]; then
+    undone_by program_back # before what was stopped is started again
     mkdir "$at/.outgoing"
     named "$at/$marker" | mark "$at/.outgoing"
   fi

@@ -39,10 +39,11 @@ remove_account() {
 }
 
 stop_and_disable() {
-  local both=("acu@$number.socket" "acu@$number.service")
+  local both=("acu@$number.socket" "acu@$number.service") more=("acu-host@$number.service")
+  [[ $others ]] || more+=(acu.slice)
   step "stopping acu@$number: running answers may finish"
   if [[ ! -e $root$units/acu@.service ]]; then return; fi
-  [[ $root ]] || run systemctl stop "${both[@]}" "acu-host@$number.service" # which puts back what it changed before it is taken away
+  [[ $root ]] || run systemctl stop "${both[@]}" "${more[@]}" # the host puts back what it changed, with the program
   systemctl_there disable "${both[@]}"
   if [[ ! $others ]]; then systemctl_there disable acu.target; fi
 }
@@ -57,7 +58,7 @@ remove_noted() {
       left=("$path" "${left[@]}")
     elif [[ -d $root$path && ! -L $root$path ]]; then
       run rmdir --ignore-fail-on-non-empty "$root$path"
-      [[ $dry_run || ! -d $root$path || ! $path =~ ^($prefix|$dropins/.*[.]d)$ ]] ||
+      [[ $dry_run || ! -d $root$path || $path != "$dropins"/*.d ]] ||
         say "What others have put into $root$path stays: $(ls -Am "$root$path")."
     elif [[ $path == /* && $path != "$prefix" ]]; then
       run rm -f "$root$path"
@@ -108,7 +109,7 @@ remove_kept() {
   clear_out "/var/cache/acu/$number"
   while IFS= read -r other; do
     [[ $other == "$root/etc/acu/$number".* || $other == "$root/var/lib/acu/$number" ]] || kept+=" ${other#"$root"}"
-  done < <(find "$root/etc/acu" "$root/var/lib/acu" -mindepth 1 -maxdepth 1 ! -name .account 2>/dev/null | sort)
+  done < <(find "$root/etc/acu" "$root/var/lib/acu" -mindepth 1 -maxdepth 1 ! -name .account ! -name .installed 2>/dev/null | sort)
   if [[ $others || $kept ]]; then
     say "What stays, since other ACUs are or were here:${kept:-} /var/cache/acu (models), user and group acu."
     return

@@ -32,9 +32,13 @@ case $1 in
   enable | disable) echo "$*" >>$box/calls; SYSTEMD_OFFLINE=1 exec {systemctl} --quiet "$@" ;;
   start)
     echo "$*" >>$box/calls
+    cat /opt/acu/acu/__init__.py >>$box/started
     if [[ -e $box/refuse ]]; then rm $box/refuse; echo "Job for acu@0.service failed." >&2; exit 1; fi
     for each in "${{@:2}}"; do grep -qxF "$each" $box/running || echo "$each" >>$box/running; done ;;
-  stop) echo "$*" >>$box/calls; grep -vxF "$(printf '%s\\n' "${{@:2}}")" $box/running >$box/runs; mv $box/runs $box/running ;;
+  stop)
+    echo "$*" >>$box/calls
+    echo /etc/systemd/system/acu-host@*.service.d/*.conf >$box/there
+    grep -vxF "$(printf '%s\\n' "${{@:2}}")" $box/running >$box/runs; mv $box/runs $box/running ;;
   *) echo "$*" >>$box/calls ;;
 esac
 """
@@ -146,7 +150,7 @@ def test_a_box_gets_an_acu_that_runs_and_is_as_before_when_it_is_purged(box: Pat
     both = "acu@0.socket acu@0.service"
     begin = ["daemon-reload", f"enable acu.target {both}", f"start {both}"]
     other = [*begin[:2], f"stop {both}", f"start {both} {both}"]
-    end = [f"stop {both} acu-host@0.service", f"disable {both}", "disable acu.target", "daemon-reload"]
+    end = [f"stop {both} acu-host@0.service acu.slice", f"disable {both}", "disable acu.target", "daemon-reload"]
     assert calls == [*begin, *other, *begin, *end], "what has not changed runs on"
 
 
@@ -174,7 +178,10 @@ def test_an_upgrade_that_does_not_start_gives_the_former_back_and_starts_it(box:
     assert "the end of the journal" in errors
     assert "the daemon does not start; what it says stands above." in errors
     assert calls[0] == "stop acu@0.socket acu@0.service"
-    assert calls[-2:] == ["daemon-reload", "start acu@0.socket acu@0.service"]
+    both = "acu@0.socket acu@0.service"
+    assert calls[-4:] == [f"stop {both}", "reset-failed acu@* acu-host@*", "daemon-reload", f"start {both}"]
+    started = (box / "started").read_text().split("\n")[:-1]
+    assert started == ["version = 1", "version = 2", "version = 1"], "the former one is there when it starts"
 
 
 def test_another_acu_and_another_option_disturb_none_that_runs(box: Path) -> None:
@@ -185,13 +192,19 @@ def test_another_acu_and_another_option_disturb_none_that_runs(box: Path) -> Non
         go 1
         go 1 --namespace
         ((code == 0))
+        ls /etc/systemd/system/acu-host@1.service.d/namespace.conf
+        go 1
+        grep namespace.conf $box/there
         echo >>$checkout/systemd/acu.slice
         go 1
         ((code == 0))
         """,
     )
     first, second = ("acu@0.socket acu@0.service", "acu@1.socket acu@1.service")
-    assert [call for call in calls if call.startswith("stop")] == [f"stop {second}", f"stop {first} {second}"]
+    assert [call for call in calls if call.startswith("stop")] == [
+        *[f"stop {second}"] * 2,
+        f"stop {first} {second}",
+    ]
     assert [call for call in calls if call.startswith("start")][-1] == (
         f"start acu@1.socket acu@1.service {first} {second}"
     )
@@ -210,7 +223,7 @@ def test_a_first_one_that_does_not_start_leaves_nothing_that_runs_or_lies_about(
     )
     assert "the daemon does not start; what it says stands above." in (box / "err").read_text()
     stops = "stop acu@0.socket acu@0.service acu-host@0.service"
-    assert calls[-2:] == [stops, "daemon-reload"], "while the units are there"
+    assert calls[-3:] == [stops, "reset-failed acu@* acu-host@*", "daemon-reload"], "while the units are there"
 
 
 def test_where_models_cannot_be_had_all_else_is_there_and_nothing_is_started(box: Path) -> None:
