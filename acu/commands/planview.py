@@ -102,9 +102,7 @@ def _divided(drawn: Drawn) -> list[str]:
         lines.append(f"weights  {plan.weights_mb} of {plan.weights_limit_mb} MiB that gpu.weights_mb allows")
     if plan.workers_mb:
         lines.append(f"workers  {plan.workers_mb} MiB are left to other processes of this ACU (gpu.workers_mb)")
-    needed = f", of which one step of every engine needs {plan.step_mb}" if drawn.on_card and plan.step_mb else ""
-    remains = f"{plan.scratch_mb} MiB remain" if plan.scratch_mb >= 0 else f"{-plan.scratch_mb} MiB are lacking"
-    lines.append(f"scratch  {remains}{needed}")
+    lines.append(f"scratch  {_scratch(plan)}")
     if drawn.on_card:
         lines.append(f"engines  {plan.engines_on_gpu} on the GPU")
     if drawn.node is not None:
@@ -114,6 +112,16 @@ def _divided(drawn: Drawn) -> list[str]:
             f"which may take {node.hot_mb}"
         )
     return lines
+
+
+def _scratch(plan: MemoryPlan) -> str:
+    """What remains, and of a card what is needed of it."""
+    if plan.scratch_mb < 0:
+        step = f", and one step of every engine needs {plan.step_mb} more" if plan.step_mb else ""
+        return f"{-plan.scratch_mb} MiB are lacking{step}"
+    return f"{plan.scratch_mb} MiB remain" + (
+        f", of which one step of every engine needs {plan.step_mb}" if plan.step_mb else ""
+    )
 
 
 def _row(demand: Demand) -> tuple[str, ...]:

@@ -85,6 +85,7 @@ def test_in_bfloat16_it_does_not_and_the_plan_says_what_would(tmp_path: Path) ->
     assert as_text(found).endswith(f"\n\nrefused: {problem}")
     document = json.loads(as_json(found))
     assert (document["fits"], document["scratch_mb"], document["step_mb"]) == (False, -1164, 659)
+    assert "\nscratch  1164 MiB are lacking, and one step of every engine needs 659 more\n" in as_text(found)
 
 
 def test_what_workers_are_left_is_not_scratch_and_may_be_too_much(tmp_path: Path) -> None:
