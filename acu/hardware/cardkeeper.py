@@ -160,12 +160,13 @@ class CardKeeper:
 
     async def _look(self, service: Service) -> None:
         """One reading, and what follows from it."""
+        ready = service.status().ready  # before: what is read while they load is none of a card at work
         reading = await self._read()
         if reading is None:
             self._missed(service)
             return
         watch = self._watched(reading)
-        if not service.status().ready:
+        if not ready:
             self._was_ready = False
             await self._go_to(watch.starting(reading.used_mb), watch, service)
             return
