@@ -40,7 +40,7 @@ remove_account() {
 
 stop_and_disable() {
   local both=("acu@$number.socket" "acu@$number.service") more=("acu-host@$number.service")
-  [[ $others ]] || more+=(acu.slice)
+  [[ $others ]] || more+=(acu.slice acu.target)
   step "stopping acu@$number: running answers may finish"
   if [[ ! -e $root$units/acu@.service ]]; then return; fi
   [[ $root ]] || run systemctl stop "${both[@]}" "${more[@]}" # the host puts back what it changed, with the program
@@ -70,7 +70,10 @@ remove_noted() {
     run rm -f "$root$listed"
   fi
   run rm -f "$root$incomplete"
-  [[ $root ]] || run systemctl daemon-reload
+  if [[ ! $root ]]; then
+    run systemctl daemon-reload
+    run systemctl reset-failed "acu@$number.*" "acu-host@$number.*"
+  fi
 }
 
 remove_program() {
