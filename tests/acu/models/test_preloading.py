@@ -9,9 +9,31 @@ from pathlib import Path
 import pytest
 
 from acu import models
-from acu.models.preloading import Preloading
+from acu.models.preloading import Preloading, Reading
 from acu.models.progress import Progress
 from tests.acu.running import until
+
+
+def test_the_rate_is_up_to_the_last_byte_and_a_disk_that_gives_none_is_told_of() -> None:
+    reading = Reading("m", 30_000_000, 120_000_000, 100.0, 102.0)
+    assert reading.line(102.0) == "reading m: 25% at 15 MB/s"
+    assert reading.line(111.9) == "reading m: 25% at 15 MB/s"
+    assert reading.line(147.0) == "reading m: 25% at 15 MB/s, and nothing for 45 s; look at the disk"
+    assert Reading("m", 0, 0, 100.0, 100.0).line(130.0) == "reading m: 0%, and nothing for 30 s; look at the disk"
+
+
+def test_without_memory_the_next_is_read_and_no_line_is_left(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, progress: Progress) -> models.Preloaded:
+        progress("preload", 1, 2)
+        raise MemoryError
+
+    monkeypatch.setattr(models, "preload", full)
+    preloading = Preloading([tmp_path / "one", tmp_path / "two"])
+    preloading.start()
+    until(lambda: len(caplog.records) == 2 and preloading.line == "", "both folders")
+    assert [vars(record)["why"] for record in caplog.records] == ["there is no memory for it"] * 2
 
 
 def test_it_tells_how_far_it_is_and_in_the_end_how_fast_it_was(
