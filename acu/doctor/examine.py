@@ -40,7 +40,7 @@ from acu.doctor.examination import (
 from acu.doctor.kernellog import read_xids
 from acu.doctor.looks import Look, Looks
 from acu.doctor.mounts import read_mounts
-from acu.doctor.reads import models_read, read_model, read_tests, weights_of
+from acu.doctor.reads import models_read, read_model, read_tests, silent_model, weights_of
 from acu.doctor.sight import Sight
 from acu.doctor.versions import read_versions
 from acu.errors import StartRefused
@@ -50,7 +50,7 @@ from acu.hardware.probe import report_on
 from acu.hardware.report import Driver, Gpu, Node, Report
 from dataplane.memory import memory_bytes
 
-PATIENCE_S = 1.5
+PATIENCE_S = 1.3
 DEPTH = 32  # of processes that descend from each other
 MPS = "nvidia-cuda-mps"  # what the names of its processes begin with
 NVIDIA, DISPLAY = "0x10de", "0x03"  # a PCI device's vendor, and what its class begins with
@@ -77,8 +77,20 @@ def examine(
     `socket` is the daemon's, where it is not the one of the configuration. `start` raises StartRefused where a start would.
     """
     sight = Sight(root)
-    looks = Looks(sight, PATIENCE_S)
-    mounts = read_mounts(sight)
+    with Looks(sight, PATIENCE_S) as looks:
+        seen = _seen(config, nvml, looks, sight, (socket, start))
+    return replace(seen, at=now().astimezone(dt.UTC).isoformat(timespec="seconds"))
+
+
+def _seen(
+    config: AcuConfig,
+    nvml: Any,
+    looks: Looks,
+    sight: Sight,
+    asked: tuple[Path | None, Callable[[AcuConfig], None] | None],
+) -> Examination:
+    """All parts, begun together."""
+    (socket, start), root, mounts = asked, sight.root, read_mounts(sight)
     cards: Look[tuple[tuple[Gpu, ...], Driver]] = looks.apart(
         "the GPUs", lambda: read_all_cards(nvml, sight), ((), Driver())
     )
@@ -86,7 +98,7 @@ def examine(
         looks.apart(
             f"models.{key}",
             functools.partial(read_model, key, model, config, sight),
-            (ModelFiles(key, model, pulled=True, problem=f"the disk of {model} does not answer"), {}),
+            (silent_model(key, model, config), {}),
         )
         for key, model in models_read(config)
     ]
@@ -127,7 +139,7 @@ def examine(
     found = tuple(place.value() for place in places)
     weights = {path: size for model in models for path, size in model.value()[1].items()}
     return Examination(
-        at=now().astimezone(dt.UTC).isoformat(timespec="seconds"),
+        at="",
         machine=replace(machine.value(), gpus=gpus),
         versions=versions.value(),
         needs=needs_of(config, gpus, sum(weights.values()) >> 20),

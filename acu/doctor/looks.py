@@ -9,7 +9,6 @@ neither process nor thread, looks are had one after the other.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import select
@@ -17,13 +16,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic, NoReturn, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
 
 from acu.doctor.sight import Sight
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 PIECE = 1 << 16
+REAPED_S = 0.1  # for children that were killed
 
 
 class Look(Protocol[T_co]):
@@ -34,11 +34,23 @@ class Look(Protocol[T_co]):
 
 
 class Looks:
-    """All parts of one examination, which has `patience_s` seconds from now."""
+    """All parts of one examination, which has `patience_s` seconds from now. At the end of the block no child of it is left."""
 
     def __init__(self, sight: Sight, patience_s: float) -> None:
         self._sight = sight
         self._until = time.monotonic() + patience_s
+        self._apart: list[Apart[Any]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the children that are left. One may wait for what another one holds: each is killed before any is awaited."""
+        for look in self._apart:
+            look.kill()
+        until = time.monotonic() + REAPED_S
+        while not all([look.gone() for look in self._apart]) and time.monotonic() < until:  # noqa: C419  each is asked
+            time.sleep(0.001)
 
     def at(self, what: str, see: Callable[[], T], default: T) -> Look[T]:
         """Begin to look. `what` names it in `unread`."""
@@ -50,7 +62,11 @@ class Looks:
         A recorded tree does not hang: there it is a look as all others.
         """
         task = Task(what, see, default, self._sight, self._until)
-        return Apart(task) if self._sight.here else Beside(task)
+        if not self._sight.here:
+            return Beside(task)
+        look = Apart(task)
+        self._apart.append(look)
+        return look
 
 
 class Task(Generic[T]):
@@ -110,13 +126,14 @@ class Apart(Generic[T]):
     def __init__(self, task: Task[T]) -> None:
         self._task = task
         self._seen: T = task.default
-        self._asked = False
+        self._asked = self._gone = False
         self._pipe, answer = os.pipe()
         try:
             self._child = os.fork()
         except OSError:  # no process is to be had
             os.close(self._pipe)
             os.close(answer)
+            self._gone = True
             self._seen, self._asked = task.done(), True
             return
         if self._child == 0:
@@ -135,10 +152,9 @@ class Apart(Generic[T]):
         finally:
             os.close(self._pipe)
         if data is None:
-            os.kill(self._child, signal.SIGKILL)
-            _gone(self._child)  # or never: init sees to it then
             return self._task.late()
         _, status = os.waitpid(self._child, 0)
+        self._gone = True
         if not data:
             how = os.waitstatus_to_exitcode(status)
             self._task.sight.note(self._task.what, OSError(f"its process ended with {how}"))
@@ -146,6 +162,17 @@ class Apart(Generic[T]):
         seen, unread = pickle.loads(data)  # noqa: S301  of our own child
         self._task.sight.note_all(unread)
         return seen  # type: ignore[no-any-return]
+
+    def kill(self) -> None:
+        """End the child, whatever it does; one that waits in the kernel ends when that lets go, or stays for init."""
+        if not self._gone:
+            os.kill(self._child, signal.SIGKILL)
+
+    def gone(self) -> bool:
+        """Whether the child has ended."""
+        if not self._gone:
+            self._gone = os.waitpid(self._child, os.WNOHANG)[0] != 0
+        return self._gone
 
     def _read(self) -> bytes | None:
         """All that the child says; None where time is up before."""
@@ -160,16 +187,6 @@ class Apart(Generic[T]):
         return None
 
 
-def _gone(child: int) -> bool:
-    """Whether a child that was killed has ended, a moment later."""
-    for _ in range(10):
-        with contextlib.suppress(ChildProcessError):
-            if os.waitpid(child, os.WNOHANG)[0]:
-                return True
-        time.sleep(0.002)
-    return False
-
-
 def _answer(task: Task[T], pipe: int) -> NoReturn:
     """In the child: see, answer and end, without anything that the parent would do at its end."""
     try:
@@ -177,6 +194,8 @@ def _answer(task: Task[T], pipe: int) -> NoReturn:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
+        os.closerange(3, pipe)
+        os.closerange(pipe + 1, os.sysconf("SC_OPEN_MAX"))
         task.sight.unread.clear()
         left = memoryview(pickle.dumps((task.done(), task.sight.unread)))
         while left:

@@ -61,6 +61,12 @@ def read_model(key: str, model: str, config: AcuConfig, sight: Sight) -> tuple[M
         return replace(seen, problem=str(error), path=seen.path or model), {}
 
 
+def silent_model(key: str, model: str, config: AcuConfig) -> ModelFiles:
+    """A model whose disk does not answer."""
+    path = model if is_path(model) else config.gpu.model_cache_dir
+    return ModelFiles(key, model, pulled=True, problem="its disk does not answer", path=path)
+
+
 def weights_of(config: AcuConfig, sight: Sight) -> tuple[Path, ...]:
     """The *.safetensors of the configured models that are here and can be read, each once."""
     files: dict[Path, int] = {}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import datetime as dt
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -365,3 +368,43 @@ def test_why_a_start_would_be_refused_is_seen(tmp_path: Path) -> None:
     )
     assert examine(config, start=start).refused == "data_plane.path: / is the root of all files"
     assert examine(config).refused == ""
+
+
+@contextlib.contextmanager
+def silent_mount(point: Path) -> Iterator[None]:
+    """A file system whose server never answers (FUSE): whoever asks it for anything waits."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        server = os.open("/dev/fuse", os.O_RDWR)
+    except OSError as error:
+        pytest.skip(f"/dev/fuse: {error.strerror}")
+    options = f"fd={server},rootmode=40000,user_id=0,group_id=0".encode()
+    try:
+        if libc.mount(b"nobody", os.fsencode(point), b"fuse", 0, options) != 0:
+            pytest.skip(f"mount: {os.strerror(ctypes.get_errno())}")
+        yield
+    finally:
+        os.close(server)
+        libc.umount2(os.fsencode(point), 2)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts")
+def test_a_disk_that_never_answers_is_told_and_holds_nothing_up(tmp_path: Path) -> None:
+    dead = tmp_path / "dead"
+    dead.mkdir()
+    before = set(psutil.Process().children())
+    with silent_mount(dead):
+        found = examine(
+            AcuConfig(
+                network=NetworkConfig(unix_socket=None, bind_addr=None),
+                gpu=GpuConfig(model_cache_dir=str(dead / "models")),
+                models={"large": ModelConfig(model="qwen2.5-7b-instruct-awq")},
+                data_plane=DataPlaneConfig(path=str(tmp_path / "data")),
+            )
+        )
+        assert set(psutil.Process().children()) == before
+    assert next((place.answers, place.source) for place in found.places) == (False, "nobody")
+    assert [place.answers for place in found.places] == [False, True, True]
+    assert [(model.problem, model.path) for model in found.models] == [("its disk does not answer", f"{dead}/models")]
+    assert f"{dead}/models: it took too long" in found.unread
+    assert found.machine.memory_total > 0

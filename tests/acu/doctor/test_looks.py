@@ -80,8 +80,8 @@ def test_a_look_apart_that_hangs_is_ended_and_nothing_is_left() -> None:
     sight = Sight()
     before = set(psutil.Process().children())
     files = psutil.Process().num_fds()
-    look = Looks(sight, patience_s=0.05).apart("a dead disk", threading.Event().wait, 7)
-    assert look.value() == 7
+    with Looks(sight, patience_s=0.05) as looks:
+        assert looks.apart("a dead disk", threading.Event().wait, 7).value() == 7
     assert sight.unread == ["a dead disk: it took too long"]
     assert set(psutil.Process().children()) == before
     assert psutil.Process().num_fds() == files
