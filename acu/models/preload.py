@@ -1,9 +1,10 @@
 """Reading a model's weights into the page cache before an engine maps them, so that its start waits for no disk.
 
-One sequential pass in large reads. Nothing is kept in the process: the kernel drops the pages when something else needs the memory. What is there already, as at a second
-start, is passed over by the kernel at the speed of memory, and told. The reads pass the page cache and not O_DIRECT, which would
-leave nothing in it for the engine to map; and they have the lowest priority of their class, so that whoever waits for
-the same disk goes first (the schedulers bfq and mq-deadline heed it; `none`, of NVMe, takes what comes).
+One sequential pass in large reads. Nothing is kept in the process: the kernel drops the pages when something else needs
+the memory. What is there already, as at a second start, is passed over by the kernel at the speed of memory, and told. The
+reads pass the page cache and not O_DIRECT, which would leave nothing in it for the engine to map; and they have the lowest
+priority of their class, so that whoever waits for the same disk goes first (the schedulers bfq and mq-deadline heed it;
+`none`, of NVMe, takes what comes).
 """
 
 import contextlib
