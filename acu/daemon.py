@@ -79,7 +79,8 @@ def serve(
 
     `reload` reads the configuration again, for SIGHUP; `announce` gets the addresses once they accept.
     """
-    with signals_held(), contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as held:
+        held.enter_context(signals_held([signal.SIGHUP]))
         ground = survey(loaded, environ)
         ground = msgspec.structs.replace(ground, bound=bind(ground.config, ground.report))
         held.enter_context(models_kept(ground.plans))
@@ -92,6 +93,7 @@ def serve(
         warn_of_ignored(ground.plans)
         if ground.tls is not None and (doubt := tls_doubt(ground.config.network, ground.tls.pair)) is not None:
             log.warning(doubt)
+        held.enter_context(signals_held())  # not before: who looks at a disk that does not answer must be able to end
         max_connections = descriptors.make_room(ground.config.network.max_connections)
         listeners = sockets.open_listeners(ground.config, ground.handover)
         last_resort = LastResort(lambda: sockets.close_all(listeners))

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from acu.commands import exits
-from acu.commands.options import add_config_option
+from acu.commands.options import add_config_option, file_answers, places_answer
 from acu.commands.output import out
 from acu.config import AcuConfig, LoadedConfig, hangs, judge, load, process_environment
 from acu.config.fields import Field, fields_of, hint
@@ -104,8 +104,10 @@ def run(args: argparse.Namespace) -> int:
 def check_file(named: Path | None, *, tools: bool = True) -> None:
     """Look for what a start would refuse, and at agents' tools. Raises ConfigError, with all of it."""
     environ = process_environment()
+    file_answers(named)
     judged = judge(environ, file=named, gpu_present=gpu_present())
     loaded, problems = judged.loaded, list(judged.problems)
+    places_answer(loaded.config)
 
     def warn(text: str) -> None:
         if not hangs(text.partition(": ")[0], judged.broken):

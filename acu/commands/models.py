@@ -18,7 +18,7 @@ from rich.progress import Progress as Bars
 
 from acu import models
 from acu.commands import exits
-from acu.commands.options import add_config_option
+from acu.commands.options import add_config_option, file_answers, places_answer
 from acu.commands.output import out
 from acu.config import load, model_names, process_environment
 from acu.errors import ModelError
@@ -65,8 +65,10 @@ def add_arguments(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one action on the cache. Raises ModelError for what fails."""
+    """Run one action on the cache. Raises ModelError for what fails, StartRefused."""
+    file_answers(args.config)
     config = load(process_environment(), file=args.config, gpu_present=gpu_present()).config
+    places_answer(config)
     cache_dir = Path(config.gpu.model_cache_dir)
     if args.action == "list":
         rows = listing(cache_dir)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
-from acu.config import client_sockets, load, process_environment
+from acu.config import AcuConfig, client_sockets, load, process_environment
+from acu.config.loading import possible_files
 from acu.errors import ConfigError
+from acu.process.answers import named_places, wait_for_answers
+from acu.telemetry.logs import printable
 from acu.terminal.client import Target
 
 
@@ -15,6 +19,22 @@ def add_config_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-c", "--config", metavar="FILE", type=Path, default=argparse.SUPPRESS, help="configuration file (acu.yaml)"
     )
+
+
+def file_answers(named: Path | None) -> None:
+    """Wait until the file system of the configuration's file answers. Raises StartRefused when it does not."""
+    files = possible_files(process_environment(), named)
+    wait_for_answers([("configuration", str(path)) for path in files], _tell)
+
+
+def places_answer(config: AcuConfig) -> None:
+    """Wait until the file systems of all that the configuration names answer. Raises StartRefused for one that does not."""
+    wait_for_answers(named_places(config), _tell)
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"acu: {printable(text)}\n")
+    sys.stderr.flush()
 
 
 def add_target_options(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +75,7 @@ def sockets_of(args: argparse.Namespace) -> tuple[Path, ...]:
     if args.socket is not None:
         return (args.socket,)
     environ = process_environment()
+    file_answers(args.config)
     loaded = load(environ, file=args.config)
     if "network.unix_socket" in loaded.origins and loaded.config.network.unix_socket is not None:
         return (Path(loaded.config.network.unix_socket),)

@@ -31,11 +31,12 @@ from acu.allotment import (
     settled_model,
 )
 from acu.commands import exits
+from acu.commands.options import file_answers, places_answer
 from acu.commands.output import out
 from acu.commands.planview import Drawn, as_json, as_text
 from acu.config import AcuConfig, load, process_environment
 from acu.doctor.examination import Examination
-from acu.errors import ConfigError, ModelError, StartRefused
+from acu.errors import ConfigError, ModelError, ModelUnreadable, StartRefused
 from acu.hardware import Gpu, Report, gpu_present, probe_machine
 from acu.hardware.numa import read_nodes
 from acu.hardware.report import Node
@@ -86,7 +87,9 @@ def run_plan(args: argparse.Namespace, examination: Examination | None = None) -
         else Box(examination.machine, examination.nodes, here=False)
     )
     found = bool(box.report.gpus) or (box.here and gpu_present())
+    file_answers(args.config)
     config = load(process_environment(), file=args.config, gpu_present=card is not None or found).config
+    places_answer(config)
     if card is not None:
         gpu = Gpu(config.gpu.device_id, card.name, card.total_mb, card.usable_mb)
         box = replace(box, report=replace(box.report, gpus=(gpu,)))
@@ -168,6 +171,8 @@ class _Looked:
             return Sized(key, model, read_model(files.path), read_weights(files.path))
         except EngineStartFailed as error:
             self.problems.append(f"models.{key}: {error}")
+        except ModelUnreadable as error:
+            self.problems.append(f"models.{key}.model: {error}")
         except ModelError as error:
             entry = by_name(model.model)
             if entry is not None:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
-from acu.commands.options import add_config_option
+from acu.commands.options import add_config_option, file_answers, places_answer
 from acu.config import LoadedConfig, load, process_environment
 from acu.errors import ModelIncomplete, StartRefused
 from acu.hardware import gpu_present
@@ -59,7 +59,9 @@ def run(args: argparse.Namespace) -> int:
     """Run until a signal comes. Raises ConfigError, StartRefused."""
     from acu import daemon  # not for --help
 
+    file_answers(args.config)
     loaded = configuration(args)
+    places_answer(loaded.config)
     if args.pull:
         pull_missing(loaded)
     try:

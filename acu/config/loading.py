@@ -28,10 +28,19 @@ from acu.config.remains import remains
 from acu.config.sections import AcuConfig
 from acu.errors import ConfigError
 
-# Not fields, the second line those of scripts/; ACU_TEST_* is left to the tests as well.
+# Not fields, from the second line on those of scripts/; ACU_TEST_* is left to the tests as well.
 EXEMPT = (
     *("ACU_API_KEY", "ACU_CONFIG", "ACU_DAEMON_PID", "ACU_ENGINE_OUTPUT"),
-    *("ACU_CGROUP_ROOT", "ACU_COMMAND", "ACU_DEV_ROOT", "ACU_PROC_ROOT", "ACU_RUN_DIR", "ACU_SUBNET", "ACU_SYS_ROOT"),
+    *(
+        "ACU_CGROUP_ROOT",
+        "ACU_COMMAND",
+        "ACU_DEV_ROOT",
+        "ACU_HOST_PORTS",
+        "ACU_METADATA",
+        "ACU_PROC_ROOT",
+        "ACU_RUN_DIR",
+    ),
+    *("ACU_SUBNET", "ACU_SYS_ROOT"),
 )
 SYSTEM_FILE = Path("/etc/acu/acu.yaml")
 
@@ -129,12 +138,18 @@ def judge(
 
 def find_file(environ: Mapping[str, str], named: Path | None) -> Path | None:
     """The file to read: the one that was named (it must exist), or the first that exists, or None."""
+    first, *others = possible_files(environ, named)
+    return first if not others else next((path for path in (first, *others) if path.exists()), None)
+
+
+def possible_files(environ: Mapping[str, str], named: Path | None) -> tuple[Path, ...]:
+    """The files that may be read, in order: one alone where it was named."""
     if named is not None:
-        return named.absolute()
+        return (named.absolute(),)
     if environ.get("ACU_CONFIG"):
-        return Path(environ["ACU_CONFIG"]).absolute()
+        return (Path(environ["ACU_CONFIG"]).absolute(),)
     home = Path(environ.get("XDG_CONFIG_HOME") or home_folder(environ) / ".config")
-    return next((path for path in (home / "acu" / "acu.yaml", SYSTEM_FILE) if path.exists()), None)
+    return (home / "acu" / "acu.yaml", SYSTEM_FILE)
 
 
 def variables(environ: Mapping[str, str], problems: list[Problem]) -> Iterator[tuple[str, str, Any]]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 HANDLED_SIGNALS = (*STOP_SIGNALS, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def signals_held() -> Iterator[None]:
-    """Hold the signals that the daemon handles; what came meanwhile is delivered when they are no longer held."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
+def signals_held(numbers: Iterable[signal.Signals] = HANDLED_SIGNALS) -> Iterator[None]:
+    """Hold signals, by default those that the daemon handles; what came meanwhile is delivered when they are no longer held."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
     except BaseException:
