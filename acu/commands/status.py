@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 STATUS_PATH = "/acu/v1/status"
 WATCH_EVERY_S = 1.0
-TIMEOUT_S = 10.0
+TOTAL_S = 8.0
 
 
 def add_arguments(subparsers: Any) -> None:
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
         sys.stdout.write(reference())
         return exits.OK
-    client = Client(target_of(args), TIMEOUT_S)
+    client = Client(target_of(args), total_s=TOTAL_S)
     if args.watch:
         return watch(client, as_json=args.json)
     report = client.get(STATUS_PATH)

@@ -10,7 +10,9 @@ import http.client
 import json
 import socket
 import ssl
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -45,11 +47,15 @@ class Target(Struct, frozen=True):
 
 
 class Client:
-    """Requests to one daemon, one at a time. `timeout_s` bounds the silence between two pieces of an answer."""
+    """Requests to one daemon, one at a time. `timeout_s` bounds the silence between two pieces of an answer.
 
-    def __init__(self, target: Target, timeout_s: float | None = None) -> None:
+    `total_s` bounds each `get` as a whole, from the look-up of a name on, whatever comes of it and however slowly.
+    """
+
+    def __init__(self, target: Target, timeout_s: float | None = None, total_s: float | None = None) -> None:
         self._target = target
         self._timeout_s = timeout_s
+        self._total_s = total_s
 
     def get(self, path: str, *, accept: tuple[int, ...] = (200,)) -> Any:
         """The JSON object at `path`.
@@ -57,8 +63,28 @@ class Client:
         Raises ApiError for a status that is not in `accept`, DaemonUnreachable, or AcuError for an answer that is no JSON
         object and for a target that cannot be (a URL, a key or a certificate).
         """
+        if self._total_s is None:
+            return self._get(path, accept)
+        answered: Future[Any] = Future()
+        # A daemon thread: one that is stuck must not keep the process alive.
+        threading.Thread(target=self._fulfil, args=(answered, path, accept), name="get", daemon=True).start()
+        try:
+            return answered.result(self._total_s)
+        except TimeoutError as error:
+            raise DaemonSilent(
+                f"the daemon at {self._target} timed out: it gave no whole answer in {self._total_s:g} s; is it stuck, or is it "
+                "no ACU?"
+            ) from error
+
+    def _get(self, path: str, accept: tuple[int, ...]) -> Any:
         with self._request("GET", path, None) as answer:
             return answer.json(accept)
+
+    def _fulfil(self, answered: Future[Any], path: str, accept: tuple[int, ...]) -> None:
+        try:
+            answered.set_result(self._get(path, accept))
+        except BaseException as error:  # noqa: BLE001  for who waits
+            answered.set_exception(error)
 
     def post(self, path: str, body: Mapping[str, Any], *, accept: tuple[int, ...] = (200,)) -> Any:
         """The JSON object that answers `body`. Raises as `get` does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from acu.cli import main
-from acu.commands import chat
+from acu.commands import chat, status
 from acu.errors import AcuError, DaemonUnreachable
 from acu.terminal.client import Client, Target, split_url
 
@@ -73,6 +74,66 @@ def test_silence_is_called_a_time_out(listen: Listen) -> None:
     client = Client(Target(sockets=(listen(None),)), timeout_s=0.05)
     with pytest.raises(DaemonUnreachable, match=r"timed out: nothing came from it for 0\.05 s"):
         client.get("/readyz")
+
+
+@pytest.fixture
+def drips(tmp_path: Path) -> Iterator[Callable[[bytes], Path]]:
+    """Serves an answer that begins as it is told and goes on for ever, a byte now and then. Gives the socket's path."""
+    path, over = tmp_path / "drips.sock", threading.Event()
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    threads: list[threading.Thread] = []
+
+    def work(beginning: bytes) -> None:
+        while not over.is_set():
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(beginning)
+                while not over.wait(0.02):
+                    connection.sendall(b" ")
+
+    def start(beginning: bytes) -> Path:
+        server.bind(str(path))
+        server.listen()
+        threads.append(threading.Thread(target=work, args=(beginning,)))
+        threads[0].start()
+        return path
+
+    yield start
+    over.set()
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("words", [["status"], ["status", "--json"], ["status", "--watch"]])
+@pytest.mark.parametrize("beginning", [b"", b"HTTP/1.1 200 OK\r\nx: ", b"HTTP/1.1 200 OK\r\n\r\n{"])
+def test_an_answer_that_comes_byte_by_byte_ends_at_its_deadline(
+    drips: Callable[[bytes], Path],
+    beginning: bytes,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(status, "TOTAL_S", 0.3)
+    path = drips(beginning)
+    assert main([*words, "--socket", str(path)]) == 3
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == (
+        f"acu: the daemon at {path} timed out: it gave no whole answer in 0.3 s; is it stuck, or is it no ACU?\n"
+    )
+
+
+def test_a_daemon_that_accepts_and_says_nothing_has_the_same_deadline(
+    listen: Listen, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(status, "TOTAL_S", 0.3)
+    assert main(["status", "--socket", str(listen(None))]) == 3
+    assert "timed out: it gave no whole answer in 0.3 s" in capsys.readouterr().err
 
 
 def test_chat_does_not_wait_forever_for_a_listener_that_says_nothing(
