@@ -28,6 +28,7 @@ from acu.allotment import (
     settled_model,
 )
 from acu.config import AcuConfig, model_role, names_by_key
+from acu.config.document import read_regular
 from acu.errors import ModelError, ModelIncomplete, StartRefused
 from acu.hardware import Report
 from acu.hardware.cards import mps_runs
@@ -182,9 +183,13 @@ def _plan(key: str, model: ModelConfig, config: AcuConfig, refusals: Refusals) -
 
 
 def check_file(field: str, path: str | None) -> None:
-    """Refuse a path of the configuration at which there is no file. Raises StartRefused."""
-    if path is not None and not Path(path).is_file():
-        raise StartRefused(f"{field}: {path} is not a file; correct the path")
+    """Refuse a path of the configuration at which there is no file that can be read. Raises StartRefused."""
+    if path is None:
+        return
+    try:
+        read_regular(Path(path))
+    except OSError as error:
+        raise StartRefused(f"{field}: {path} cannot be read: {error.strerror}; correct the path") from error
 
 
 def find_model(key: str, model: str, cache_dir: Path) -> LocalModel:
@@ -207,11 +212,14 @@ def weigh(key: str, files: LocalModel) -> Weights:
 
 
 def read_script(key: str, path: str | None) -> Script:
-    """The script of a scripted model; an empty one where no file is named, or none is there. Raises StartRefused."""
-    if path is None or not Path(path).is_file():
-        return Script()
+    """The script of a scripted model; an empty one where no file is named, or none can be read. Raises StartRefused."""
     try:
+        if path is None:
+            return Script()
+        read_regular(Path(path))
         return Script.load(Path(path))
+    except OSError:  # which `check_file` tells
+        return Script()
     except EngineStartFailed as error:
         raise StartRefused(f"models.{key}.script: {error}") from error
 

@@ -115,7 +115,7 @@ def test_the_engines_own_rules_are_asked_before_the_start(tmp_path: Path) -> Non
 
 def test_files_that_the_configuration_names_must_be_there(tmp_path: Path) -> None:
     config = AcuConfig(models={"large": ModelConfig(model="m", chat_template=str(tmp_path / "none"))})
-    with pytest.raises(StartRefused, match=r"models\.large\.chat_template: .*none is not a file"):
+    with pytest.raises(StartRefused, match=r"models\.large\.chat_template: .*none cannot be read: No such file"):
         plan_models(config, report())
 
 
@@ -292,3 +292,29 @@ def test_a_hot_layer_beyond_its_node_is_warned_of_and_one_beyond_all_of_it_refus
         StartRefused, match=r"hot_layer_mem_mb: 20000 is more than all of numa\.memory_mb, 16384.* 12544"
     ):
         told(20_000)
+
+
+@pytest.mark.parametrize("field", ["chat_template", "script"])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("x" * 300, "File name too long"),
+        ("folder", "it is not a regular file"),
+        ("fifo", "it is not a regular file"),
+        ("circle", "Too many levels of symbolic links"),
+        ("circle/x", "Too many levels of symbolic links"),
+    ],
+)
+def test_a_file_of_a_model_that_cannot_be_read_is_refused_whatever_is_wrong(
+    tmp_path: Path, field: str, name: str, why: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "circle").symlink_to("circle")
+    named: dict[str, Any] = {field: str(tmp_path / name)}
+    model = ModelConfig(model="any", engine="scripted", **named)
+    with pytest.raises(StartRefused) as refused:
+        plan_models(AcuConfig(models={"large": model}), report())
+    assert refused.value.problems == (
+        f"models.large.{field}: {tmp_path / name} cannot be read: {why}; correct the path",
+    )
