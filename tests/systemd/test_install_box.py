@@ -228,7 +228,7 @@ def test_a_first_one_that_does_not_start_leaves_nothing_that_runs_or_lies_about(
         """,
     )
     assert "the daemon does not start; what it says stands above." in (box / "err").read_text()
-    stops = "stop acu@0.socket acu@0.service acu-host@0.service"
+    stops = "stop acu@0.socket acu@0.service acu-host@0.service acu.slice"
     assert calls[-3:] == [stops, "reset-failed acu@* acu-host@*", "daemon-reload"], "while the units are there"
 
 
