@@ -266,7 +266,8 @@ def others(examination: Examination) -> Iterator[Sign]:
     card = card_of(examination)
     if card is None or any(one.answers and not one.pids for one in examination.addresses):
         return
-    foreign = [(pid, mb) for pid, mb in card.processes if pid not in examination.own]
+    own = frozenset(examination.own)
+    foreign = [(pid, mb) for pid, mb in card.processes if pid not in own]
     if not foreign:
         return
     held = sum(mb for _, mb in foreign)

@@ -324,7 +324,7 @@ def test_files_that_cannot_be_read_or_written_are_usage_errors(clean_environ: di
     )
     done = acu("doctor", "--report", "/dev/zero", environ=clean_environ)
     assert done.returncode == 2
-    assert "larger than 8 MiB" in done.stderr
+    assert "larger than 1 MiB" in done.stderr
 
 
 def everything_says(text: str) -> Examination:
