@@ -2,7 +2,8 @@
 
 Unix socket, in this order, all under a lock on its folder (flock(2) on the folder itself, so no lock file is left):
 probe the path, remove a stale socket, bind under a umask that hides it, set the mode, listen. A second daemon therefore sees
-either no socket or one that answers. At the end the path is removed only if it is still the socket that was bound.
+either no socket or one that answers. At the end the path is removed only if it is still the socket that was bound, and, under
+the same lock, the folders that were made for it, if nothing else lies in them: who waits for the lock then makes them anew.
 After kill -9 the path stays; connecting to it is refused, and so the next daemon knows that it is stale.
 """
 
@@ -15,7 +16,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from acu.config import AcuConfig, exposure_problems, split_address
@@ -24,14 +25,16 @@ from acu.process.systemd import Handover
 
 BACKLOG = 4096  # the kernel caps it at net.core.somaxconn
 LOCK_TIMEOUT_S = 5.0
+_TRIES = 100  # as often another daemon may take the folder away as its own
 
 
 class Listener:
-    """One listening socket. `path` is set when the socket's file is ours to remove."""
+    """One listening socket. `path` is set when the socket's file is ours to remove, with the `folders` around it, inner first."""
 
-    def __init__(self, sock: socket.socket, path: Path | None = None) -> None:
+    def __init__(self, sock: socket.socket, path: Path | None = None, folders: Sequence[Path] = ()) -> None:
         self.sock = sock
         self.path = path
+        self._folders = folders
         self._identity = _identity(path) if path else None
         self._label = _label(sock)  # kept: a closed socket has no name
         self.host = self._label.rpartition(":")[0] if self.is_tcp else None
@@ -53,12 +56,13 @@ class Listener:
         self.remove_file()
 
     def remove_file(self) -> None:
-        """Remove the socket's file, if it is still the one that was bound. Idempotent."""
+        """Remove the socket's file, if it is still the one that was bound, and our folders, if they are empty. Idempotent."""
         if self.path is None:
             return
         with contextlib.suppress(OSError, SocketInUse), _folder_lock(self.path.parent):
             if _identity(self.path) == self._identity:
                 self.path.unlink()
+            _remove_empty(self._folders)
         self.path = None
 
 
@@ -137,7 +141,24 @@ def process_name(pid: int) -> str:
 
 def bind_unix(path: Path, mode: int) -> Listener:
     """Listen on a unix socket with exactly `mode`. Raises SocketInUse or StartRefused."""
-    _prepare_folder(path.parent)
+    gone: OSError | None = None
+    for _ in range(_TRIES):
+        folders = _prepare_folder(path.parent)
+        try:
+            return _bind_in_folder(path, mode, folders)
+        except FileNotFoundError as error:  # another daemon ended just now, and took the folder with it
+            gone = error
+        except BaseException as error:
+            _remove_empty(folders)
+            if isinstance(error, OSError):
+                raise _no_place(path, error) from error
+            raise
+    assert gone is not None
+    raise _no_place(path, gone) from gone
+
+
+def _bind_in_folder(path: Path, mode: int, folders: Sequence[Path]) -> Listener:
+    """Listen in a folder that is there. Raises FileNotFoundError when it is gone, SocketInUse, OSError."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     bound = False
     try:
@@ -152,23 +173,25 @@ def bind_unix(path: Path, mode: int) -> Listener:
             path.chmod(mode)
             sock.listen(BACKLOG)
             sock.setblocking(False)
-            return Listener(sock, path)
-    except BaseException as error:
+            return Listener(sock, path, folders)
+    except BaseException:
         sock.close()
         if bound:
             path.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise StartRefused(
-                f"network.unix_socket: cannot listen on {path}: {error.strerror}; choose a writable place (--socket PATH)"
-            ) from error
         raise
 
 
-def _prepare_folder(folder: Path) -> None:
-    """Make the socket's folder, or check that nobody else could have put it there."""
+def _no_place(path: Path, error: OSError) -> StartRefused:
+    return StartRefused(
+        f"network.unix_socket: cannot listen on {path}: {error.strerror}; choose a writable place (--socket PATH)"
+    )
+
+
+def _prepare_folder(folder: Path) -> tuple[Path, ...]:
+    """Make the socket's folder, or check that nobody else could have put it there. Gives what is ours to remove, inner first."""
     advice = "choose another place for network.unix_socket (--socket PATH)"
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made = _make_folders(folder)
         found = folder.lstat() if not folder.is_symlink() else folder.stat()
     except FileExistsError as error:
         raise StartRefused(f"network.unix_socket: {folder} is not a folder; {advice}") from error
@@ -176,11 +199,37 @@ def _prepare_folder(folder: Path) -> None:
         raise StartRefused(f"network.unix_socket: {folder} cannot be used: {error.strerror}; {advice}") from error
     private = folder == Path(f"/tmp/acu-{os.geteuid()}")  # noqa: S108
     if not private:
-        return
+        return made
     if folder.is_symlink() or found.st_uid != os.geteuid():
         raise StartRefused(f"network.unix_socket: {folder} belongs to another user (uid {found.st_uid}); {advice}")
     if stat.S_IMODE(found.st_mode) & 0o077:
         folder.chmod(0o700)
+    return (folder,)  # by its name it is a daemon's, if not this one's
+
+
+def _make_folders(folder: Path) -> tuple[Path, ...]:
+    """Make a folder, closed to others, and those on the way. Gives those that were not there, inner first. Raises OSError."""
+    missing = [folder]
+    while not missing[-1].parent.is_dir() and missing[-1].parent not in missing:
+        missing.append(missing[-1].parent)
+    made: tuple[Path, ...] = ()
+    for place in reversed(missing):
+        try:
+            place.mkdir(mode=0o700 if place == folder else 0o777)
+        except BaseException as error:
+            if isinstance(error, FileExistsError) and place.is_dir():
+                continue
+            _remove_empty(made)
+            raise
+        made = (place, *made)
+    return made
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Remove folders, inner first, up to the first in which something lies."""
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def _remove_stale(path: Path) -> None:
@@ -212,7 +261,7 @@ def _remove_stale(path: Path) -> None:
 
 @contextlib.contextmanager
 def _folder_lock(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; daemons hold it for milliseconds."""
+    """Hold the folder's lock; daemons hold it for milliseconds. Raises FileNotFoundError when the folder is gone by then."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         give_up_at = time.monotonic() + LOCK_TIMEOUT_S
@@ -226,6 +275,8 @@ def _folder_lock(folder: Path) -> Iterator[None]:
                         f"network.unix_socket: another process holds a lock on {folder}; choose another folder"
                     ) from None
                 time.sleep(0.01)
+        if not os.path.samestat(os.fstat(fd), folder.stat()):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
         yield
     finally:
         os.close(fd)

@@ -122,6 +122,66 @@ def test_a_missing_folder_is_made_for_its_owner_alone(tmp_path: Path, closing: l
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
 
 
+def test_the_folders_that_were_made_go_with_the_socket(tmp_path: Path) -> None:
+    listener = bind_unix(tmp_path / "a" / "b" / "acu.sock", 0o600)
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
+    listener.close()
+    listener.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_was_there_stays_and_so_does_one_in_which_something_lies(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    bind_unix(tmp_path / "old" / "acu.sock", 0o600).close()
+    assert (tmp_path / "old").is_dir()
+    listener = bind_unix(tmp_path / "new" / "inner" / "acu.sock", 0o600)
+    (tmp_path / "new" / "log").write_text("keep")
+    listener.close()
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["log"]
+
+
+def test_the_folder_of_two_daemons_stays_while_one_lives(tmp_path: Path, closing: list[Listener]) -> None:
+    first = bind_unix(tmp_path / "run" / "one.sock", 0o600)
+    closing.append(bind_unix(tmp_path / "run" / "two.sock", 0o600))
+    first.close()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(tmp_path / "run" / "two.sock"))
+
+
+def test_a_start_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(StartRefused, match="cannot listen on"):
+        bind_unix(tmp_path / "new" / "inner" / ("x" * 100) / "acu.sock", 0o600)
+    for name in ("x" * 300, "inner\0"):
+        with pytest.raises((StartRefused, ValueError)):
+            bind_unix(tmp_path / "new" / name / "acu.sock", 0o600)
+    assert list(tmp_path.iterdir()) == []
+
+
+COMER = """
+    import socket, sys
+    from pathlib import Path
+    from acu.process.sockets import bind_unix
+    path = Path(sys.argv[1])
+    for _ in range(300):
+        listener = bind_unix(path, 0o600)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+        listener.close()
+"""
+
+
+def test_who_waits_for_a_folder_that_is_taken_away_makes_it_anew(tmp_path: Path) -> None:
+    """Daemons that begin and end at once in one folder, which each would take away, never keep one another from it."""
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", textwrap.dedent(COMER)]
+    comers = [
+        subprocess.Popen([*command, str(folder / f"{number}.sock")], stderr=subprocess.PIPE, text=True, cwd=ROOT)
+        for number in range(3)
+    ]
+    assert [comer.communicate()[1] for comer in comers] == ["", "", ""]
+    assert [comer.returncode for comer in comers] == [0, 0, 0]
+
+
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StartRefused, match=r"network\.unix_socket: .*file"):
