@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import resource
 import socket
 import ssl
@@ -53,9 +54,36 @@ async def test_those_that_say_nothing_are_given_up_in_turn_and_others_come_in_af
         writer.transport.abort()
 
 
-def descriptors() -> int:
+async def test_while_others_wait_the_silent_give_way_in_turn_and_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshakes, "HANDSHAKES", 2)
+    monkeypatch.setattr(handshakes, "PATIENCE_S", 0.05)
+    server_side, client_side = contexts(tmp_path)
+    before = descriptors("socket:")
+    async with serving(limits(header_timeout_s=600.0), tls=server_side) as served:
+        silent = [await served.connect() for _ in range(7)]
+        reader, writer = await served.connect(ssl=client_side, server_hostname="localhost", ssl_handshake_timeout=60)
+        await told(served, *[("-", 408)] * 6)
+        for quiet, _ in silent[:6]:
+            assert await quiet.read() == b""
+        await asyncio.sleep(0.3)  # nobody waits: the last has its time
+        assert len(served.responses) == 6
+        writer.write(HEALTH)
+        assert (await read_reply(reader)).status == 200
+        for _, quiet_writer in silent:
+            quiet_writer.transport.abort()
+        writer.transport.abort()
+    assert descriptors("socket:") == before
+
+
+def descriptors(kind: str = "") -> int:
     """How many this process has open."""
-    return len(list(Path("/proc/self/fd").iterdir()))
+    found = 0
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # that of the folder itself
+            found += str(link.readlink()).startswith(kind)
+    return found
 
 
 @pytest.fixture
