@@ -68,9 +68,8 @@ def preload(path: Path, progress: Progress = silent, available: int | None = Non
         with behind_others():
             for position, (shard, file, size) in enumerate(zip(shards, files, sizes, strict=True)):
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-                for ahead in files[
-                    position : position + 2
-                ]:  # it costs nothing; 1.04 times the speed, quartiles 0.90 to 1.32
+                # It costs nothing, and gains little: 1.04 times the speed, quartiles 0.90 to 1.32.
+                for ahead in files[position : position + 2]:
                     os.posix_fadvise(ahead, 0, 0, os.POSIX_FADV_WILLNEED)
                 before = done
                 for read in _read(shard, file, size):

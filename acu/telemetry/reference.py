@@ -25,8 +25,8 @@ HEAD = """\
 `GET /metrics` has them in Prometheus' text format, under vLLM's and OpenTelemetry's names where those have one. A scrape costs
 requests nothing. This page is the output of `acu status --reference`, which reads it off the daemon's own registry.
 
-Who may see what: the basic family (marked *) is for anybody who may ask at all, which without API keys is everybody on the
-machine. The rest tells about other tenants, and is for administrators: the unix socket's owner, or a key with the scope `admin`.
+Who may see what: the basic family (marked *) is for everybody on the machine, and with any key from elsewhere. The rest tells
+about other tenants, and is for administrators: the unix socket's owner, or a key with the scope `admin`.
 
 ## Scraping
 
