@@ -334,6 +334,14 @@ def quickstart(checkout: Path, tmp_path: Path) -> Iterator[Quickstart]:
     run([*command, "--stop"], env=environment)
 
 
+def ended(pid: int) -> bool:
+    """Whether a process is over, collected or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def test_quickstart_goes_from_nothing_to_an_answer_and_is_stopped(quickstart: Quickstart) -> None:
     command, environment, home = quickstart
     first = run(command, env=environment)
@@ -352,7 +360,8 @@ def test_quickstart_goes_from_nothing_to_an_answer_and_is_stopped(quickstart: Qu
     stopped = run([*command, "--stop"], env=environment)
     assert stopped.returncode == 0
     assert not (home / "up").exists()
-    assert not Path(f"/proc/{pid}").exists()
+    assert ended(pid)
+    assert [path.name for path in (home / ".local/state/acu").iterdir()] == ["quickstart.log"]
     assert "No daemon" in run([*command, "--stop"], env=environment).stderr
 
 
@@ -390,6 +399,23 @@ def test_a_pid_that_now_is_another_program_is_left_alone(quickstart: Quickstart)
     state.mkdir(parents=True)
     (state / "quickstart.pid").write_text(str(os.getpid()))
     assert "No daemon" in run([*command, "--stop"], env=environment).stderr
+    assert list(state.iterdir()) == [], "what it says is not true any more"
+
+
+def test_a_daemon_that_has_ended_and_that_nobody_collects_is_not_waited_for(quickstart: Quickstart) -> None:
+    command, environment, home = quickstart
+    state = home / ".local/state/acu"
+    state.mkdir(parents=True)
+    ends = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit()); print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", ends, "acu serve"], stdout=subprocess.PIPE) as daemon:
+        assert daemon.stdout is not None
+        daemon.stdout.readline()
+        (state / "quickstart.pid").write_text(str(daemon.pid))
+        stopped = run([*command, "--stop"], env=environment)
+        assert stopped.returncode == 0
+        assert "stopped" in stopped.stderr
+        assert ended(daemon.pid)
+        assert Path(f"/proc/{daemon.pid}").exists(), "it is still this test's to collect"
 
 
 def test_the_configuration_that_quickstart_reads_has_these_fields() -> None:
