@@ -47,17 +47,17 @@ def addresses_named(config: AcuConfig, own: Path | None = None) -> tuple[str, ..
     return tuple(named)
 
 
-def found_running(named: tuple[str, ...], run: Path = RUN) -> tuple[Address, ...]:
+def found_running(named: tuple[str, ...], run: Path = RUN, systemd: Path = SYSTEMD) -> tuple[Address, ...]:
     """The ACUs, but those named, that answer on the sockets of scripts/acu-up (RUN/N/acu.sock) and of the units (RUN/N.sock)."""
     known = {Path(address.removeprefix("unix:")).resolve() for address in named}
-    of_units = [path for path in sorted(run.glob("*.sock")) if path.stem.isdecimal() and _may_be_asked(path)]
+    of_units = [path for path in sorted(run.glob("*.sock")) if path.stem.isdecimal() and _may_be_asked(path, systemd)]
     sockets = [path for path in (*sorted(run.glob("*/acu.sock")), *of_units) if path.resolve() not in known]
     return tuple(found for path in sockets if (found := read_unix(path)).answers)
 
 
-def _may_be_asked(path: Path) -> bool:
+def _may_be_asked(path: Path, systemd: Path) -> bool:
     """Whether nobody would be started by it."""
-    if not SYSTEMD.is_dir():
+    if not systemd.is_dir():
         return True
     command = ["systemctl", "is-active", "--quiet", f"acu@{path.stem}.service"]
     try:

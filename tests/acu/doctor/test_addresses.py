@@ -212,3 +212,13 @@ def test_processes_are_the_daemons_and_its_engines_as_the_status_tells_them() ->
     )
     for other in others:
         assert processes_told(other) == ()
+
+
+def test_a_units_socket_is_not_asked_where_that_would_start_the_daemon(daemon: DaemonFactory, tmp_path: Path) -> None:
+    running = daemon()
+    run = tmp_path / "sockets"
+    run.mkdir()
+    (run / "20230.sock").hardlink_to(running.socket)
+    (found,) = found_running((), run, tmp_path / "no-systemd")
+    assert (found.address, found.answers) == (f"unix:{run}/20230.sock", True)
+    assert found_running((), run, tmp_path) == ()  # there is systemd, and no such unit is active
