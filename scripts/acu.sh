@@ -13,6 +13,8 @@
 
 # shellcheck source=scripts/machine.sh
 source "$(dirname "${BASH_SOURCE[0]}")/machine.sh"
+# shellcheck source=scripts/ending.sh
+source "$(dirname "${BASH_SOURCE[0]}")/ending.sh"
 
 # shellcheck disable=SC2034  # for whoever sources this
 acu_steps=(fields network cgroup gpu disk folder daemon log)
@@ -38,7 +40,7 @@ fields_up() {
   run mkdir -p "$own.was"
   printf '%s\n' "$ACU_FIELDS" >"$own.was/fields"
 }
-fields_down() { forget fields; }
+fields_down() { ((failures)) || forget fields; } # what is left goes down by them too
 
 recall_fields() {
   if [[ -s $own.was/fields ]]; then
@@ -163,10 +165,13 @@ namespace() {
 }
 
 daemon_there() {
-  local pid
+  local pid anew="Begin anew: scripts/acu-down $number && scripts/acu-up $number"
   pid=$(daemon_pid) || return 1
-  [[ $dry_run || ! -e /proc/$pid/ns/net || /proc/$pid/ns/net -ef /run/netns/$(namespace) ]] || still_starting ||
-    die "the daemon (process $pid) runs in a network that is no more. Begin anew: scripts/acu-down $number && scripts/acu-up $number"
+  [[ $dry_run || ! -e /proc/$pid/ns/net ]] || lies_in_place "$pid" || still_starting || {
+    [[ /proc/$pid/ns/net -ef /run/netns/$(namespace) ]] || die "the daemon (process $pid) runs in a network that is no more. $anew"
+    die "the daemon (process $pid) runs outside of the control group $name. $anew"
+  }
+  [[ $dry_run || " ${begun[*]} " != *" folder "* ]] || die "the daemon (process $pid) runs, and its folder $own was gone. $anew"
   [[ $dry_run ]] || await_socket "$pid" 0
   say "$name  the daemon runs already, as process $pid"
 }
@@ -175,10 +180,15 @@ daemon_there() {
 still_starting() {
   local pid tries=0
   while ((tries++ < 50)) && pid=$(daemon_pid); do
-    if [[ /proc/$pid/ns/net -ef /run/netns/$(namespace) ]]; then return 0; fi
+    if lies_in_place "$pid"; then return 0; fi
     sleep 0.1
   done
   return 1
+}
+
+# In its network, and in its control group where one was made.
+lies_in_place() {
+  [[ /proc/$1/ns/net -ef /run/netns/$(namespace) ]] && { ! kept group >/dev/null || grep -qE "/$name(/|\$)" "/proc/$1/cgroup" 2>/dev/null; }
 }
 
 # Sets $command: what starts it, in the group, in the namespace, as its user, with what its configuration needs.
@@ -204,6 +214,15 @@ set_command() {
     "$(realpath -s "$acu")" ${config:+-c "$config"} serve --socket "$(socket)" --bind 127.0.0.1:8228 "${start_options[@]}")
 }
 
+# Waits until what was started last is known by its session, or has ended: interrupted before, it could not be found.
+starting=''
+settle() {
+  local fields tries=0
+  while [[ $starting ]] && ((tries++ < 40)) && read -ra fields < <(sed 's/.*) //' "/proc/$starting/stat" 2>/dev/null) &&
+    [[ ${fields[0]} != Z && ${fields[3]} != "$starting" ]]; do sleep 0.05; done
+  starting=''
+}
+
 set_as_user() { as_user=(setpriv "--reuid=$user" "--regid=$(id -g "$user")" --init-groups); }
 
 # The folder of MPS that the daemon's engines are to use, where gpu.sh has given it a GPU: what it chose, else ours, since another ACU
@@ -225,8 +244,9 @@ daemon_up() {
   fi
   if [[ $log != "$own/daemon.log" ]]; then before=$(stat -c %s "$log" 2>/dev/null) || before=0; fi
   run mkdir -p "$own.was"
-  "${command[@]}" </dev/null >/dev/null 2>"$own.was/start" 5<&- 7>&- 8>&- 9>&- &
-  await_socket $! "$before"
+  { umask "$callers_umask" && exec "${command[@]}"; } </dev/null >/dev/null 2>"$own.was/start" 5<&- 7>&- 8>&- 9>&- &
+  starting=$!
+  await_socket "$starting" "$before"
   pid=$(daemon_pid) || died "$before"
   printf '%s\n' "$pid" >>"$own.was/daemons"
   say "$name  the daemon started, as process $pid"
@@ -237,7 +257,7 @@ await_socket() {
   local since=$SECONDS
   until [[ -S $(socket) ]] && accepts; do
     kill -0 "$1" 2>/dev/null || died "$2"
-    ((SECONDS - since < wait_s)) || die "the daemon does not accept after $wait_s s; the end of its log was: $(said "$2")"
+    ((SECONDS - since < wait_s)) || die "the daemon does not accept after $wait_s s. $(said "$2")"
     sleep 0.05
   done
 }
@@ -249,9 +269,13 @@ accepts() {
   ((code <= 1))
 }
 
-said() { { cat "$own.was/start"; tail -c "+$(($1 + 1))" "$log"; } 2>/dev/null | tail -n 5; }
+said() {
+  local text
+  text=$({ cat "$own.was/start"; tail -c "+$(($1 + 1))" "$log"; } 2>/dev/null | tail -n 5)
+  printf '%s' "${text:+It said last: }${text:-It said nothing.}"
+}
 
-died() { die "the daemon ended at once. It said last: $(said "$1")"; }
+died() { die "the daemon ended at once. $(said "$1")"; }
 
 # The log's bound
 
@@ -270,17 +294,19 @@ log_up() {
     return
   fi
   "${bounding[@]}" "$(daemon_pid)" </dev/null >/dev/null 2>&1 5<&- 7>&- 8>&- 9>&- &
+  starting=$!
   until log_there; do
-    kill -0 $! 2>/dev/null || die "what bounds the log ended at once: $(quoted "${bounding[@]}")"
+    kill -0 "$starting" 2>/dev/null || die "what bounds the log ended at once: $(quoted "${bounding[@]}")"
     sleep 0.05
   done
 }
 log_down() {
   local pid
+  settle
   while pid=$(leader_with acu-log); do
     if [[ $dry_run ]]; then run kill -TERM -- "-$pid" && return; fi
     kill -TERM -- "-$pid" 2>/dev/null || true
-    await_end "$pid" 5
+    await_end "$pid" 5 || return 1
   done
 }
 
@@ -294,6 +320,7 @@ set_bounding() {
 # It drains: what runs may finish, within drain_timeout_s. Then whatever else is in its namespace ends.
 daemon_down() {
   local pid
+  settle
   if pid=$(daemon_pid); then
     say "$name  the daemon (process $pid) ends$([[ $now ]] || printf ': what runs may finish within %s s' "$(end_s)")"
     run kill -TERM "$pid" || [[ ! -e /proc/$pid ]] || return 1
@@ -301,7 +328,7 @@ daemon_down() {
       sleep 0.2
       kill -TERM "$pid" 2>/dev/null || true
     fi
-    await_end "$pid" "$(end_s)"
+    await_end "$pid" "$(end_s)" || true # it is counted as a failure, and found again by its command
   fi
   if [[ ! $dry_run ]]; then end_others; fi
   clear_up
@@ -314,54 +341,11 @@ clear_up() {
   local pid
   [[ -e $own.was/daemons ]] || return 0
   while read -r pid; do
-    if [[ $pid =~ ^[0-9]+$ && ! -e /proc/$pid ]]; then
+    if [[ -e /proc/$pid/ns ]] && runs "$pid"; then return; fi # another time
+    if [[ $pid =~ ^[0-9]+$ ]]; then
       run find /tmp /dev/shm -maxdepth 1 '(' -name "acu-engine-$pid-*" -o -name "sem.acu-engine-$pid-*" ')' -user "$user" \
         -exec rm -rf '{}' +
     fi
   done <"$own.was/daemons"
   run rm -f "$own.was/daemons"
-}
-
-# How long its end may take, in seconds: as it was asked, or as the configuration says, and some.
-end_s() {
-  local drain
-  if [[ $wait_end_s ]]; then
-    printf '%s\n' "$wait_end_s"
-  elif [[ $now ]] || ((${#begun[@]})); then
-    printf '30\n'
-  else
-    drain=$(field daemon.drain_timeout_s)
-    printf '%s\n' $((${drain%.*} + 30))
-  fi
-}
-
-# await_end PID SECONDS: then it is killed.
-await_end() {
-  local since=$SECONDS
-  if [[ $dry_run ]]; then
-    printf 'timeout %s tail --pid=%s -s 0.1 -f /dev/null || kill -KILL %s\n' "$2" "$1" "$1"
-    return
-  fi
-  while runs "$1"; do
-    if ((SECONDS - since >= $2)); then
-      say "$name  process $1 has not ended within $2 s: it is killed"
-      kill -KILL "$1" 2>/dev/null || true
-      since=$SECONDS
-    fi
-    sleep 0.05
-  done
-}
-
-# Whether it runs: a process that only waits to be seen dead by its parent does not.
-runs() { [[ -e /proc/$1 ]] && ! grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null; }
-
-# What is left in the namespace: engines of a daemon that was killed, tools, somebody's shell.
-end_others() {
-  local pid others=()
-  mapfile -t others < <(ip netns pids "$(namespace)" 2>/dev/null || true)
-  if ((${#others[@]})); then
-    say "$name  ends what is left in its namespace: $(ps -o pid=,comm= -p "$(IFS=, && printf '%s' "${others[*]}")" | xargs)"
-    kill -TERM "${others[@]}" 2>/dev/null || true
-    for pid in "${others[@]}"; do await_end "$pid" 5; done
-  fi
 }

@@ -16,7 +16,7 @@
 # ACU_CGROUP_ROOT (/sys/fs/cgroup), ACU_SYS_ROOT (/sys) and ACU_PROC_ROOT (/proc) are where hierarchies, nodes and disks, and numbers
 # of devices are looked up; ACU_RUN_DIR (/run/acu) is where values from before are remembered.
 set -euo pipefail
-here=$(cd "$(dirname "$0")/.." && pwd)
+here=$(dirname "$(realpath "$0")")/..
 # shellcheck source=scripts/machine.sh
 source "$here/scripts/machine.sh"
 # shellcheck source=scripts/disks.sh
@@ -329,6 +329,7 @@ exec_inside() {
       { echo "$$" >"$folder/cgroup.procs"; } 2>/dev/null || die "$folder does not take this process: is it there? scripts/cgroup.sh up $number"
     done
   fi
+  umask "$callers_umask"
   exec "${@:2}"
 }
 

@@ -16,7 +16,7 @@
 # ACU_SYS_ROOT (/sys), ACU_PROC_ROOT (/proc) and ACU_DEV_ROOT (/dev) are where devices are looked up, ACU_RUN_DIR (/run/acu) where
 # values from before are remembered. CUDA_MPS_PIPE_DIRECTORY is where an MPS that already runs is looked for; else it is asked of its process.
 set -euo pipefail
-here=$(cd "$(dirname "$0")/.." && pwd)
+here=$(dirname "$(realpath "$0")")/..
 # shellcheck source=scripts/machine.sh
 source "$here/scripts/machine.sh"
 

@@ -14,11 +14,15 @@
 # A value is written before what it is of is changed: after a crash in between it is given back as it already is. An empty file is
 # one that was not written to its end, and counts as none. Nothing of this outlives a restart of the box, as what it is about.
 
+# shellcheck disable=SC2034  # for whoever sources this
+callers_umask=$(umask)
+umask 022 # what is made here is for the daemon's user to read, whatever the caller's is
+
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 # shellcheck disable=SC2034  # for whoever sources this
-scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+scripts=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 run_dir=${ACU_RUN_DIR:-/run/acu}
 acu=${ACU_COMMAND:-${scripts%/*}/.venv/bin/acu}
 verbs='up down status' # what the first word may be; empty: the first word is the number
@@ -80,6 +84,18 @@ take_words() {
     config=$(realpath "$config")
   fi
   choose_user
+  if [[ $verb == up || $verb == down ]]; then needs_root; fi
+}
+
+needs_root() { [[ $dry_run ]] || ((EUID == 0)) || die "this needs root: sudo ${0} ... (--dry-run does not, and shows what would be done)"; }
+
+# needs COMMAND...: what this script cannot do without.
+needs() {
+  local command lacks=()
+  [[ ! $dry_run ]] || return 0
+  for command in "$@"; do have "$command" || lacks+=("$command"); done
+  ((${#lacks[@]} == 0)) ||
+    die "not found: ${lacks[*]}. Install it, or where it is there, name its folder by PATH (now $PATH; /usr/sbin is for root)"
 }
 
 # Who the daemon runs as: whom --user names, else acu where there is one, else who called sudo, else who calls.
@@ -98,7 +114,8 @@ usage() { sed -n '2,/^set /p' "$0" | sed '$d; s/^# \{0,1\}//'; }
 
 wrong() {
   say "error: $*"
-  usage >&2
+  usage | grep -E '^ +scripts/' >&2 || true
+  say "  (--help tells all)"
   exit 2
 }
 
@@ -300,7 +317,7 @@ hold() {
 # Going up and down
 
 # begin up|down: from here on nobody else is at work, so what is looked at stays as it is; then go_up or go_down. On the way up, what
-# this call began is taken back where a step fails, at INT and TERM, and when nobody reads what is said. On the way down that stops
+# this call began is taken back where a step fails, at HUP, INT, QUIT and TERM, and when nobody reads what is said. On the way down that stops
 # nothing.
 begin() {
   local scratch
@@ -309,12 +326,13 @@ begin() {
   if [[ $going == up ]]; then
     trap take_back EXIT
     trap 'reason=interrupted; exit 130' INT
+    trap 'reason=interrupted; exit 131' QUIT
+    trap 'reason="its terminal was closed"; exit 129' HUP
     trap 'reason=interrupted; exit 143' TERM
     trap 'reason="nobody reads what this says"; exit 141' PIPE
   else
-    trap '' PIPE
+    trap '' HUP PIPE
   fi
-  ((EUID == 0)) || die "this needs root: sudo ${0} ... (--dry-run does not, and shows what would be done)"
   scratch=$(mktemp) || die "there is no place for a temporary file. Name a folder that can be written by TMPDIR"
   exec 8<>"$scratch"
   rm -f "$scratch"
@@ -332,12 +350,12 @@ go_up() {
   done
   if [[ ${ACU_REPORT-} ]]; then printf '%s begun %s\n' "${0##*/}" "${begun[*]}" >&7; fi
   [[ $dry_run ]] || ((${#begun[@]})) || tidy # else there is something to remember
-  trap - EXIT INT TERM PIPE
+  trap - EXIT HUP INT QUIT TERM PIPE
 }
 
 take_back() {
   local code=$? step why=${reason:-"the step ${begun[0]-to begin} failed"}
-  trap '' INT TERM PIPE
+  trap '' HUP INT QUIT TERM PIPE
   trap - EXIT
   set +e
   going=down

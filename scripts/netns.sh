@@ -9,11 +9,18 @@
 # address. Answers come back in; nothing else does, from no other ACU either. Names are resolved as the box does, by
 # /etc/netns/acuN/resolv.conf; one that is there already is left as it is.
 #
+# The box itself, by whichever of its addresses, is reached from inside only for names (port 53) and by ICMP: what listens there was
+# not meant for tools. ACU_HOST_PORTS=5432,9000 lets in to TCP ports of it (all: to everything; none: as it is without). What clouds
+# tell a machine of itself, with its credentials (169.254.169.254), is refused; ACU_METADATA=open lets it be asked. Both stay as they
+# were asked for until another `up` says otherwise. There is no IPv6 on the link.
+#
 # NAT is a table of nft (ip acuN), or rules of iptables with the comment acuN. Where the box forwards nothing by itself (Docker, ufw),
 # two further rules of iptables let this ACU out. Everything is taken back by `down`: ip_forward with the last ACU.
 set -euo pipefail
 # shellcheck source=scripts/machine.sh
-source "$(dirname "${BASH_SOURCE[0]}")/machine.sh"
+source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/machine.sh"
+# shellcheck source=scripts/nat.sh
+source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/nat.sh"
 
 steps=(namespace link limits forwarding nat passing names)
 listen_backlog=4096
@@ -31,6 +38,7 @@ plan() {
   subnet=${ACU_SUBNET:-$(subnet_there)}
   [[ $subnet =~ ^$octet\.$octet$ ]] || wrong "ACU_SUBNET is two numbers, such as 172.30, not '$subnet'"
   network=$subnet.$number.0/30 outside=$subnet.$number.1 inside=$subnet.$number.2
+  read_doors
 }
 
 # The one that the link has, else the usual one.
@@ -94,7 +102,8 @@ there_or_not() { if [[ -e $1 ]]; then printf 'there\n'; else printf 'missing\n';
 link_there() {
   kept link >/dev/null && [[ $(ip -4 -o address show dev "$name" up 2>/dev/null) == *" $outside/30 "* &&
     $(inside ip -4 -o address show dev eth0 up 2>/dev/null) == *" $inside/30 "* &&
-    $(inside ip -4 route show default 2>/dev/null) == *"via $outside "* ]]
+    $(inside ip -4 route show default 2>/dev/null) == *"via $outside "* &&
+    (! -e /proc/sys/net/ipv6/conf/$name || $(<"/proc/sys/net/ipv6/conf/$name/disable_ipv6") == 1) ]]
 }
 
 link_up() {
@@ -106,6 +115,7 @@ link_up() {
   fi
   keep link "$name"
   run ip link add "$name" mtu "$size" type veth peer name eth0 mtu "$size" netns "$namespace"
+  if [[ -d /proc/sys/net/ipv6 ]]; then run sysctl -q -w "net.ipv6.conf.$name.disable_ipv6=1"; fi # by which the box would be reached
   run ip address add "$outside/30" dev "$name"
   run ip link set "$name" up
   run ip -n "$namespace" address add "$inside/30" dev eth0
@@ -153,111 +163,11 @@ forwarding_up() {
 forwarding_down() {
   local before
   shares ip-forward || return 0
-  if before=$(shared_last ip-forward) && [[ $(forwards) != "$before" ]]; then
+  if before=$(shared_last ip-forward) && [[ $before != 1 && $(forwards) == 1 ]]; then # what somebody has set since stays
     run sysctl -q -w "net.ipv4.ip_forward=$before" || return 1
   fi
   leave ip-forward
 }
-
-# NAT, and the door that only opens outwards.
-
-nat_there() {
-  kept nat >/dev/null || return 1
-  if have nft; then
-    [[ $(nft list table ip "$name" 2>/dev/null) == *"ip saddr $network"*masquerade*drop* ]]
-  else
-    (($(ipt_rules nat POSTROUTING | wc -l) == 1 && $(ipt_rules filter FORWARD | wc -l) == 3))
-  fi
-}
-
-nat_up() {
-  kept nat >/dev/null || refuse_others
-  keep nat "$name"
-  remove_nat
-  if have nft; then
-    run nft "$(nft_table)"
-    warn_of_closed_tables
-    return
-  fi
-  run iptables -w -t nat -I POSTROUTING -s "$network" ! -o "$name" -m comment --comment "$name" -j MASQUERADE
-  run iptables -w -I FORWARD -o "$name" -m comment --comment "$name" -j DROP
-  let_pass
-}
-
-nat_down() {
-  kept nat >/dev/null || return 0
-  remove_nat || return 1
-  forget nat
-}
-
-table_there() { have nft && nft list table ip "$name" >/dev/null 2>&1; }
-
-refuse_others() {
-  local rules=''
-  ! table_there || die "there is a table ip $name of nft that is not this ACU's. Remove it: nft delete table ip $name"
-  if have iptables; then rules=$(ipt_rules nat POSTROUTING && ipt_rules filter FORWARD); fi
-  [[ ! $rules ]] || die "there are rules of iptables with the comment $name that are not this ACU's. Remove them (with -D for -A): ${rules//$'\n'/; }"
-}
-
-remove_nat() {
-  local code=0
-  if table_there; then run nft delete table ip "$name" || code=1; fi
-  if have iptables; then
-    ipt_remove nat POSTROUTING || code=1
-    ipt_remove filter FORWARD || code=1
-  fi
-  return "$code"
-}
-
-# In one transaction: all of it, or nothing.
-nft_table() {
-  printf 'table ip %s { ' "$name"
-  printf 'chain out { type nat hook postrouting priority srcnat; ip saddr %s oifname != "%s" masquerade; }; ' "$network" "$name"
-  printf 'chain in { type filter hook forward priority filter; '
-  printf 'oifname "%s" ct state established,related accept; oifname "%s" drop; }; }\n' "$name" "$name"
-}
-
-# Firewalls of the box that are written in nft are left to whoever wrote them.
-warn_of_closed_tables() {
-  local table
-  while read -r table; do
-    if [[ $table == "ip filter" ]] && have iptables; then continue; fi
-    say "warning: the table $table of nft forwards only what it is told to: accept there what comes from $name" \
-      "(iifname \"$name\" accept, and oifname \"$name\" ct state established,related accept)"
-  done < <(nft list chains 2>/dev/null | awk '/^table/ {table = $2 " " $3} /hook forward .*policy drop/ {print table}')
-}
-
-# The rules of ours in a chain of iptables, as `-A CHAIN ...`.
-ipt_rules() { iptables -w -t "$1" -S "$2" 2>/dev/null | grep -E -- "--comment \"?$name\"? " || true; }
-
-ipt_remove() {
-  local rule words code=0
-  while read -r rule; do
-    read -ra words <<<"${rule//\"/}"
-    run iptables -w -t "$1" -D "${words[@]:1}" || code=1
-  done < <(ipt_rules "$1" "$2")
-  return "$code"
-}
-
-# Out is let whatever goes to no ACU, in what answers.
-let_pass() {
-  run iptables -w -I FORWARD -i "$name" ! -o acu+ -m comment --comment "$name" -j ACCEPT
-  run iptables -w -I FORWARD -o "$name" -m conntrack --ctstate RELATED,ESTABLISHED -m comment --comment "$name" -j ACCEPT
-}
-
-# Where the box forwards only what it is told to.
-
-passing_there() {
-  ! have nft || ! have iptables || [[ $(iptables -w -S FORWARD 2>/dev/null) != *"-P FORWARD DROP"* ]] ||
-    (($(ipt_rules filter FORWARD | wc -l) == 2))
-}
-
-passing_up() {
-  ipt_remove filter FORWARD
-  let_pass
-}
-
-passing_down() { if kept nat >/dev/null && have nft && have iptables; then ipt_remove filter FORWARD; fi; }
 
 # Names. A file that is there already is left to whoever wrote it; ours follows the box's with each `up`, also for who is inside.
 
@@ -308,6 +218,7 @@ resolv_source() {
 # own limits. Mounts that come and go outside do so inside as well.
 enter() {
   local resolv=/etc/netns/$namespace/resolv.conf
+  umask "$callers_umask"
   # shellcheck disable=SC2016  # for that shell
   exec nsenter "--net=/run/netns/$namespace" unshare --mount --propagation slave \
     sh -c 'if [ -s "$0" ]; then mount -n --bind "$0" /etc/resolv.conf; fi && exec "$@"' "$resolv" "$@"
@@ -328,6 +239,7 @@ plan
 case $verb in
   up)
     begin up
+    needs ip sysctl nsenter unshare
     check_plan
     go_up "${steps[@]}"
     ;;

@@ -21,11 +21,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
 CGROUPS = Path("/sys/fs/cgroup")
-# The machine's namespaces would go from this list of mounts whenever somebody outside removes one.
+# The machine's namespaces, and mounts of other tests, would go from this list of mounts whenever somebody outside removes one.
 # /sys shows the network that its mount was made in, and so is made anew; the control groups below it stay the machine's.
 SETUP = """
 set -e
 umount --recursive --lazy /run/netns 2>/dev/null || true
+awk '$2 ~ "^/tmp/" {print $2}' /proc/mounts | xargs -r umount --lazy 2>/dev/null || true
 mount -t tmpfs tmpfs /run
 mkdir -p /run/box/etc /run/box/work /run/box/cgroup
 mount -t overlay overlay -o lowerdir=/etc,upperdir=/run/box/etc,workdir=/run/box/work /etc
@@ -143,6 +144,17 @@ def remove_groups(number: int) -> None:
                 break
             except OSError:
                 time.sleep(0.1)
+
+
+def without(folder: Path, *names: str) -> str:
+    """A PATH that lacks some commands."""
+    for entry in reversed(os.environ["PATH"].split(":")):
+        for command in Path(entry).glob("*"):
+            if command.name not in names:
+                link = folder / command.name
+                link.unlink(missing_ok=True)
+                link.symlink_to(command)
+    return str(folder)
 
 
 class Saboteur:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.scripts import nvidia
-from tests.scripts.box import SCRIPTS, Box, groups, needs_a_box
+from tests.scripts.box import SCRIPTS, Box, groups, needs_a_box, without
 from tests.scripts.units import (
     ACU,
     COUNT,
@@ -170,6 +170,35 @@ def test_a_dry_run_changes_nothing_and_pasted_does_the_same(box: Box, tmp_path: 
     assert box.snapshot() == before
 
 
+def test_through_a_link_from_elsewhere_and_with_a_closed_umask_it_goes_up_as_ever(box: Box) -> None:
+    box.run("ln", "-s", UP, "/run/box/up")
+    before = box.snapshot()
+    box.run("bash", "-c", f"umask 077; cd /tmp && /run/box/up {ONE}")
+    assert "You said: hello" in ask(box, ONE, "hello")
+    assert box.run("stat", "-c", "%a", "/run/acu", f"/etc/netns/acu{ONE}", f"/run/acu/{ONE}/daemon.log").split() == [
+        *("755", "755", "600")  # what is the daemon's is as closed as its caller wished
+    ]
+    box.run(DOWN, str(ONE))
+    assert box.snapshot() == before
+
+
+def test_without_root_it_says_so_before_it_reads_anything(box: Box) -> None:
+    for script in (UP, DOWN):
+        code, said = box.tries(
+            "setpriv", "--reuid=nobody", "--clear-groups", script, str(ONE), "-c", "/etc/acu/230.yaml"
+        )
+        if "Permission denied" in said:
+            pytest.skip("the scripts lie where only root may look")
+        assert (code, said.startswith("error: this needs root: sudo ")) == (1, True), said
+
+
+def test_a_command_that_is_not_on_the_path_is_named_before_anything_is_changed(box: Box, tmp_path: Path) -> None:
+    before = box.snapshot()
+    code, said = box.tries(UP, str(ONE), env={"PATH": without(tmp_path, "sysctl", "setpriv")})
+    assert (code, said.startswith("error: not found: sysctl setpriv. ")) == (1, True), said
+    assert box.snapshot() == before
+
+
 def test_a_dry_run_needs_no_root(box: Box) -> None:
     open_root(box)
     box.run("install", "-m", "644", "/dev/null", f"/etc/acu/{ONE}.yaml")
@@ -292,5 +321,6 @@ def comparable(shot: dict[str, list[str]]) -> dict[str, list[str]]:
 def test_wrong_usage_says_how(arguments: list[str]) -> None:
     process = subprocess.run([UP, *arguments], check=False, capture_output=True, text=True)
     assert process.returncode == 2
-    assert process.stderr.startswith("error: ")
-    assert "scripts/acu-up N" in process.stderr
+    first, usage, *_ = process.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert usage.startswith("  scripts/acu-up N")

@@ -10,6 +10,8 @@ from tests.scripts.box import Box, Saboteur, groups, needs_a_box
 from tests.scripts.units import DOWN, NETNS, ONE, UP, ask, box_of_units, daemons, kill
 
 pytestmark = needs_a_box
+FREEZER = Path("/sys/fs/cgroup/freezer")
+needs_freezer = pytest.mark.skipif(not (FREEZER / "cgroup.procs").exists(), reason="what freezes here, a kill ends")
 
 
 @pytest.fixture
@@ -59,13 +61,23 @@ def test_whichever_step_fails_everything_is_as_before(box: Box, tmp_path: Path) 
         assert box.snapshot() == before, calls[call - 1]
 
 
-@pytest.mark.parametrize(("name", "code", "call"), [("TERM", 143, "nft table"), ("INT", 130, "setsid")])
-def test_interrupted_everything_is_as_before(box: Box, tmp_path: Path, name: str, code: int, call: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "code", "call", "why"),
+    [
+        ("TERM", 143, "nft table", "interrupted"),
+        ("INT", 130, "setsid", "interrupted"),
+        ("HUP", 129, "setsid", "its terminal was closed"),
+        ("QUIT", 131, "nft table", "interrupted"),
+    ],
+)
+def test_interrupted_everything_is_as_before(
+    box: Box, tmp_path: Path, name: str, code: int, call: str, why: str
+) -> None:
     saboteur = Saboteur(tmp_path / "spoilt")
     before = box.snapshot()
     saboteur.spoil(call, f"kill -{name} $(pgrep -o -f 'acu-up {ONE}')")
     ended, said = box.tries(UP, str(ONE), env=saboteur.env)
-    assert (ended, said.splitlines()[-1]) == (code, "error: interrupted")
+    assert (ended, said.splitlines()[-1]) == (code, f"error: {why}")
     assert box.snapshot() == before
 
 
@@ -154,6 +166,68 @@ def test_down_kills_what_does_not_end_and_says_so(box: Box) -> None:
     assert box.snapshot() == before
     assert (left.exists(), others.exists()) == (False, True)
     box.run("rm", "-r", others)
+
+
+def test_a_daemon_outside_of_its_control_group_is_told(box: Box) -> None:
+    before = box.snapshot()
+    box.run(UP, str(ONE))
+    for group in groups(ONE):
+        box.run(
+            "bash",
+            "-c",
+            f"for p in $(cat {group}/cgroup.procs); do echo $p >{group.parent}/cgroup.procs; done; rmdir {group}",
+        )
+    code, said = box.tries(UP, str(ONE))
+    assert code == 1
+    assert f"runs outside of the control group acu{ONE}" in said.splitlines()[-1]
+    box.run(DOWN, str(ONE))
+    assert box.snapshot() == before
+
+
+def test_a_daemon_whose_folder_somebody_removed_is_told_and_ends_all_the_same(box: Box) -> None:
+    before = box.snapshot()
+    box.run(UP, str(ONE))
+    box.run("rm", "-r", f"/run/acu/{ONE}")
+    code, said = box.tries(UP, str(ONE))
+    assert code == 1
+    assert f"its folder /run/acu/{ONE} was gone" in said.splitlines()[-1]
+    box.run(DOWN, str(ONE))
+    assert box.snapshot() == before
+
+
+def test_where_all_that_was_remembered_is_gone_what_is_left_is_told_and_how_it_goes(box: Box) -> None:
+    box.run(UP, str(ONE))
+    box.run("rm", "-r", "/run/acu")
+    told = box.run(DOWN, str(ONE)).splitlines()
+    assert f"  ip netns del acu{ONE}" in told
+    for command in told[told.index(f"  ip netns del acu{ONE}") :]:
+        box.tries("bash", "-c", command)  # the device goes with its namespace
+    assert box.run(DOWN, str(ONE)).splitlines()[-1] == f"acu{ONE}  nothing of it is left"
+
+
+@needs_freezer
+def test_a_daemon_that_not_even_a_kill_ends_is_told_and_all_that_it_holds_stays_known(box: Box) -> None:
+    """A frozen one is in the state of one that waits for a broken device."""
+    before = box.snapshot()
+    box.run(UP, str(ONE))
+    (pid,) = daemons(box, ONE)
+    ice = FREEZER / f"acu-test-{ONE}"
+    ice.mkdir()
+    try:
+        box.run("bash", "-c", f"echo {pid} >{ice}/cgroup.procs; echo FROZEN >{ice}/freezer.state")
+        code, said = box.tries(DOWN, str(ONE), "--wait", "1")
+        assert code == 1
+        assert f"failed: process {pid} has not ended 10 s after it was killed: it waits in the kernel (D" in said
+        assert f"acu{ONE} has processes inside, and stays" in said
+        assert box.run("cat", f"/run/acu/{ONE}.was/fields")
+        assert box.tries(UP, str(ONE))[0] == 1
+    finally:
+        (ice / "freezer.state").write_text("THAWED")
+        while (ice / "cgroup.procs").read_text():
+            time.sleep(0.05)
+        ice.rmdir()
+    box.run(DOWN, str(ONE))
+    assert box.snapshot() == before
 
 
 def test_down_works_after_the_configuration_is_gone(box: Box) -> None:

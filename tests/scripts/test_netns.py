@@ -1,33 +1,16 @@
 """The network of an ACU: what comes in and goes out, and that nothing of it stays, whatever fails."""
 
-import os
 import shutil
 import subprocess
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.scripts.box import SCRIPTS, Box, Saboteur, made_box, needs_a_box
+from tests.scripts.box import SCRIPTS, Box, Saboteur, made_box, needs_a_box, without
 
 NETNS = SCRIPTS / "netns.sh"
-SERVER = """
-    import http.server, sys
-    class Answer(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(self.client_address[0].encode())
-        def log_message(self, *args): pass
-    server = http.server.HTTPServer(("0.0.0.0", 8080), Answer)
-    print("serves", flush=True)
-    server.serve_forever()
-"""
-ASK = "import urllib.request as u, sys; print(u.urlopen(f'http://{sys.argv[1]}:8080', timeout=0.5).read().decode())"
-
 pytestmark = needs_a_box
-needs_iptables = pytest.mark.skipif(not shutil.which("iptables"), reason="iptables is not installed")
 
 
 @pytest.fixture
@@ -59,74 +42,6 @@ def test_it_goes_up_once_and_down_without_a_trace(box: Box) -> None:
     box.run(NETNS, "down", "200")
 
 
-def serving(box: Box, *where: str | Path) -> subprocess.Popen[str]:
-    server = box.start(*where, "python3", "-c", textwrap.dedent(SERVER))
-    assert server.stdout
-    assert server.stdout.readline() == "serves\n"
-    return server
-
-
-def add_outside(box: Box) -> None:
-    """Another machine, 198.51.100.2, which knows the way to the namespaces."""
-    for command in (
-        "ip netns add outside",
-        "ip link add wan type veth peer name wan netns outside",
-        "ip address add 198.51.100.1/24 dev wan",
-        "ip link set wan up",
-        "ip -n outside address add 198.51.100.2/24 dev wan",
-        "ip -n outside link set wan up",
-        "ip -n outside route add 10.231.0.0/16 via 198.51.100.1",
-    ):
-        box.run(*command.split())
-
-
-def check_roads(box: Box, env: dict[str, str]) -> None:
-    """A tool inside reaches a server outside, which sees the box; and from there and from another ACU nobody reaches in."""
-    before = box.snapshot()
-    box.run(NETNS, "up", "200", env=env)
-    box.run(NETNS, "up", "201", env=env)
-    box.run(NETNS, "status", "200", env=env)
-    outside, inside = ("ip", "netns", "exec", "outside"), (NETNS, "exec", "200")
-    with serving(box, *outside), serving(box, *inside):
-        assert box.run(*inside, "python3", "-c", ASK, "198.51.100.2") == "198.51.100.1\n"
-        for other in (outside, (NETNS, "exec", "201")):
-            code, said = box.tries(*other, "python3", "-c", ASK, "10.231.200.2")
-            assert code != 0
-            assert "timed out" in said
-        box.run("bash", "-c", "kill -9 $(ip netns pids outside) $(ip netns pids acu200)")
-    box.run(NETNS, "down", "200", env=env)
-    box.run(NETNS, "down", "201", env=env)
-    assert box.snapshot() == before
-
-
-def test_a_tool_inside_reaches_a_server_outside_as_the_box_and_nobody_reaches_in(box: Box) -> None:
-    add_outside(box)
-    check_roads(box, {})
-
-
-@needs_iptables
-def test_where_the_box_forwards_nothing_by_itself_the_roads_are_the_same(box: Box) -> None:
-    add_outside(box)
-    box.run("iptables", "-w", "-P", "FORWARD", "DROP")
-    check_roads(box, {})
-
-
-@needs_iptables
-def test_without_nft_the_roads_are_made_by_iptables(box: Box, tmp_path: Path) -> None:
-    add_outside(box)
-    for table, chain in (("nat", "POSTROUTING"), ("filter", "FORWARD")):  # which makes the tables
-        box.run("iptables", "-w", "-t", table, "-P", chain, "ACCEPT")
-    check_roads(box, {"PATH": without(tmp_path, "nft")})
-
-
-def test_a_firewall_of_nft_that_forwards_nothing_is_told(box: Box) -> None:
-    box.run("nft", "table inet wall { chain forward { type filter hook forward priority filter; policy drop; }; }")
-    before = box.snapshot()
-    assert "warning: the table inet wall of nft" in box.run(NETNS, "up", "200")
-    box.run(NETNS, "down", "200")
-    assert box.snapshot() == before
-
-
 def test_the_configuration_may_name_the_namespace(box: Box, tmp_path: Path) -> None:
     config = tmp_path / "acu.yaml"
     config.write_text("network: {namespace: blue}")
@@ -147,17 +62,6 @@ def test_without_either_it_is_refused_before_anything_is_changed(box: Box, tmp_p
     assert box.snapshot() == before
 
 
-def without(folder: Path, *names: str) -> str:
-    """A PATH that lacks some commands."""
-    for entry in reversed(os.environ["PATH"].split(":")):
-        for command in Path(entry).glob("*"):
-            if command.name not in names:
-                link = folder / command.name
-                link.unlink(missing_ok=True)
-                link.symlink_to(command)
-    return str(folder)
-
-
 @pytest.mark.parametrize("before", ["0", "1"])
 def test_the_last_acu_gives_forwarding_back_as_it_was(box: Box, before: str) -> None:
     box.run("sysctl", "-q", "-w", f"net.ipv4.ip_forward={before}")
@@ -168,6 +72,15 @@ def test_the_last_acu_gives_forwarding_back_as_it_was(box: Box, before: str) -> 
     assert box.run(*forwards) == "1\n"
     box.run(NETNS, "down", "201")
     assert box.run(*forwards) == f"{before}\n"
+
+
+def test_forwarding_that_somebody_turned_off_in_between_stays_off(box: Box) -> None:
+    box.run("sysctl", "-q", "-w", "net.ipv4.ip_forward=1")
+    box.run(NETNS, "up", "200")
+    box.run("sysctl", "-q", "-w", "net.ipv4.ip_forward=0")
+    assert box.tries(NETNS, "status", "200")[0] == 1
+    box.run(NETNS, "down", "200")
+    assert box.run("sysctl", "-n", "net.ipv4.ip_forward") == "0\n"
 
 
 def test_whichever_command_fails_everything_is_as_before_and_the_reason_comes_last(box: Box, tmp_path: Path) -> None:
