@@ -10,6 +10,7 @@ from typing import Literal
 from msgspec import Struct
 
 from acu.errors import ModelNotFound
+from acu.refusals import few
 from agentflow.config import SamplingConfig
 from agentflow.nearest import nearest
 
@@ -201,6 +202,7 @@ def find(name: str) -> ModelEntry:
 
 def not_found(name: str, known: list[str]) -> str:
     """What to tell somebody who asked for a model that nobody knows."""
+    name = few([name])
     near = nearest(name, known)
     hint = f"; did you mean {near!r}?" if near else "."
     return (

@@ -1,7 +1,8 @@
 """LastResort: the end that comes when the orderly one does not.
 
 A daemon thread that waits for its time and then removes the socket files and ends the process with exit code 1, whatever the
-event loop is doing. Everything that the daemon started dies with it (see agentflow/engine/vllm/child.py).
+event loop is doing. Everything that the daemon started dies with it (see agentflow/engine/vllm/child.py). The socket files, and
+whoever reads what it says, get a few seconds: they may be what does not answer.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+
+CLEAN_S = 3.0
 
 
 class LastResort:
@@ -48,6 +51,11 @@ class LastResort:
                 self._changed.wait(left)
             else:
                 return
-        sys.stderr.write("acu: the orderly end took too long; ended by force\n")
-        self._cleanup()
+        cleaner = threading.Thread(target=self._clean, name="last-resort-clean", daemon=True)
+        cleaner.start()
+        cleaner.join(CLEAN_S)
         self._exit_process(1)
+
+    def _clean(self) -> None:
+        self._cleanup()
+        sys.stderr.write("acu: the orderly end took too long; ended by force\n")

@@ -174,3 +174,10 @@ def test_of_a_thousand_missing_shards_three_are_named(tmp_path: Path) -> None:
         models.locate(str(folder), tmp_path / "cache")
     with pytest.raises(ModelIncomplete, match=named):
         read_weights(folder)
+
+
+def test_a_name_of_any_length_is_told_by_its_beginning(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound) as refused:
+        models.locate("x" * 100_000, tmp_path)
+    assert str(refused.value).startswith(f"no model '{'x' * 120}'")
+    assert len(str(refused.value)) < 400

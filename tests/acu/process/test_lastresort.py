@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from acu.process import lastresort
 from acu.process.lastresort import LastResort
 from tests.acu.running import ROOT
 
@@ -25,6 +26,18 @@ def test_when_the_time_is_up_it_cleans_and_exits_with_1(capsys: pytest.CaptureFi
     assert over.wait(30)
     assert happened == ["clean", "exit 1"]
     assert "ended by force" in capsys.readouterr().err
+
+
+def test_a_clean_up_that_never_ends_keeps_no_process_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lastresort, "CLEAN_S", 0.05)
+    over, stuck = threading.Event(), threading.Event()
+
+    def clean() -> None:
+        stuck.wait()
+
+    LastResort(clean, lambda code: over.set()).within(0.01)
+    assert over.wait(30)
+    stuck.set()
 
 
 def test_the_latest_time_counts_and_disarming_ends_it() -> None:
