@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from acu import models
 from acu.models.preloading import Preloading, Reading
 from acu.models.progress import Progress
+from tests.acu.process.silentmount import silent_mount
 from tests.acu.running import until
 
 
@@ -34,6 +37,26 @@ def test_without_memory_the_next_is_read_and_no_line_is_left(
     preloading.start()
     until(lambda: len(caplog.records) == 2 and preloading.line == "", "both folders")
     assert [vars(record)["why"] for record in caplog.records] == ["there is no memory for it"] * 2
+
+
+def test_a_disk_that_does_not_answer_keeps_no_process_alive(tmp_path: Path) -> None:
+    program = """
+import sys, time
+from pathlib import Path
+from acu.models import preloading
+preloading.SILENT_S = 0.0
+reader = preloading.Preloading([Path(sys.argv[1])])
+reader.start()
+while "nothing for" not in reader.line:
+    time.sleep(0.01)
+print(reader.line)
+"""
+    with silent_mount(tmp_path / "dead") as dead:
+        ended = subprocess.run(
+            [sys.executable, "-c", program, str(dead)], capture_output=True, text=True, check=False, timeout=60
+        )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("reading dead: 0%, and nothing for ")
 
 
 def test_it_tells_how_far_it_is_and_in_the_end_how_fast_it_was(
