@@ -8,7 +8,8 @@
 #   --slice K        which CPUs, where numa.cpus is set: the K-th that many of the node (N), so that two ACUs share none
 #   --pids P         most processes and threads (8192)
 #   --io-mbps M      most MB/s read and written, each, on the disk with the models (no limit; 0: take it away)
-#   --io-weight W    share of the disks, 1 to 1000, where the kernel divides them (500; others have 100)
+#   --io-weight W    share of the disks, 1 to 1000, where the kernel divides them (500; others have 100): by the scheduler bfq, or on v2
+#                    by its cost model (io.cost.qos). Where it does not, that is said; --io-mbps holds with every scheduler
 #
 # Each controller is used where the kernel has it, on cgroup v2, on v1, or some on each (hybrid); one that it lacks is said, and
 # the rest is done. Nothing is removed while a process is inside.
@@ -303,18 +304,45 @@ io_up() {
   while read -r file value; do put "$value" "${folders[io]}/$file"; done < <(wanted_io)
 }
 io_down() { :; }
-io_says() { wanted_io | paste -sd ,; }
+io_says() {
+  local without
+  without=$(weightless)
+  printf '%s%s' "$(wanted_io | paste -sd ,)" "${without:+ (the weight does not count on $without)}"
+}
+
+# "DISK (SCHEDULER)" of those with the models whose kernel divides nothing by weight: only bfq does, or on v2 the cost model that is
+# turned on for the disk. disk.sh takes the scheduler of NVMe away.
+weightless() {
+  local disk device scheduler
+  [[ $(wanted_io) == *weight* ]] || return 0
+  for disk in $models_on; do
+    scheduler=$(line_of "$sys/class/block/$disk/queue/scheduler")
+    if [[ $scheduler == *\[*\]* ]]; then scheduler=${scheduler#*[} scheduler=${scheduler%%]*}; fi
+    if [[ $(kind_of "$disk") == nvme ]]; then scheduler=none; fi
+    device=$(line_of "$sys/class/block/$disk/dev")
+    if [[ $scheduler == bfq ]] || { on_v2 io && grep -qs "^$device .*enable=1" "$unified/io.cost.qos"; }; then continue; fi
+    printf '%s (scheduler %s)\n' "$disk" "${scheduler:-unknown}"
+  done | paste -sd , | sed 's/,/, /g'
+}
+
+say_weight() {
+  local without priorities='' limit="no limit is set"
+  without=$(weightless)
+  [[ $without ]] || return 0
+  if [[ $without == *'scheduler none'* ]]; then priorities=", and with none not even I/O priorities count"; fi
+  if [[ $io_mbps && $io_mbps != 0 ]]; then limit="$io_mbps MB/s"; fi
+  say "$name: the share of the disk (--io-weight) does not count on $without: only bfq, or the cost model of cgroup v2, divides by" \
+    "it$priorities. What holds with every scheduler is --io-mbps: $limit."
+}
 
 steps=(controllers group cpus memory devices pids io)
 
 look() {
   cpus='' mems=''
   if [[ ${folders[cpuset]-} ]]; then choose_cpus "${slice:-$number}" "$(usable cpus)" "$(usable mems)" "$(line_of "${folders[cpuset]}/cpuset.mems")"; fi
-  memory_mb=$(field numa.memory_mb) models_on=''
-  if [[ $io_mbps ]]; then
-    models_on=$(disks_of "$(field gpu.model_cache_dir)")
-    [[ $models_on ]] || say "$name: --io-mbps: the models lie on no disk of this box: their reading is not limited."
-  fi
+  memory_mb=$(field numa.memory_mb)
+  models_on=$(disks_of "$(field gpu.model_cache_dir)")
+  [[ ! $io_mbps || $models_on ]] || say "$name: --io-mbps: the models lie on no disk of this box: their reading is not limited."
 }
 
 # Into the group, and away: no process is in between.
@@ -349,6 +377,7 @@ case $verb in
     begin up
     say_hierarchies
     look
+    say_weight
     go_up "${steps[@]}"
     ;;
   down)

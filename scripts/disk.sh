@@ -9,7 +9,7 @@
 #
 # ACU_SYS_ROOT (/sys) is where disks are looked up, ACU_RUN_DIR (/run/acu) where values from before are remembered.
 set -euo pipefail
-here=$(cd "$(dirname "$0")/.." && pwd)
+here=$(dirname "$(realpath "$0")")/..
 # shellcheck source=scripts/machine.sh
 source "$here/scripts/machine.sh"
 # shellcheck source=scripts/disks.sh

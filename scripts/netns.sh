@@ -67,7 +67,7 @@ taken() { die "$network has $1. Set ACU_SUBNET to two numbers that are free, suc
 
 namespace_there() { kept namespace >/dev/null && in_list && [[ $(inside ip -o link show lo 2>/dev/null) == *,UP* ]]; }
 
-in_list() { [[ -e /run/netns/$namespace ]] && ip netns list | awk '{print $1}' | grep -qxF "$namespace"; }
+in_list() { [[ -e /run/netns/$namespace && " $(ip netns list | awk '{print $1}' | paste -sd ' ') " == *" $namespace "* ]]; }
 
 inside() { ip netns exec "$namespace" "$@"; }
 

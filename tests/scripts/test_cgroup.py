@@ -270,6 +270,42 @@ def test_on_v2_the_group_gets_its_limits_by_the_files_of_v2(group: Group, v2: di
 
 
 @pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        (("nvme7n1", "[none] mq-deadline bfq", ""), "nvme7n1 (scheduler none)"),
+        (("nvme7n1", "none [bfq]", ""), "nvme7n1 (scheduler none)"),  # which it will have
+        (("nvme7n1", "[none]", "MAJ:MIN enable=1 ctrl=auto"), None),
+        (("nvme7n1", "[none]", "MAJ:MIN enable=0 ctrl=auto"), "nvme7n1 (scheduler none)"),
+        (("sda", "[mq-deadline] none", ""), "sda (scheduler mq-deadline)"),
+        (("sda", "mq-deadline [bfq] none", ""), None),
+    ],
+)
+def test_a_share_of_a_disk_whose_kernel_divides_nothing_is_not_promised(
+    group: Group, v2: dict[str, str], tmp_path: Path, kernel: tuple[str, str, str], said: str | None
+) -> None:
+    disk, scheduler, cost_model = kernel
+    found = subprocess.run(["findmnt", "-nro", "MAJ:MIN", "-T", tmp_path], capture_output=True, text=True, check=True)
+    numbers = found.stdout.strip()
+    files = {
+        f"block/{disk}/dev": numbers,
+        f"block/{disk}/queue/scheduler": scheduler,
+        f"dev/block/{numbers}": f"->../../block/{disk}",
+        f"class/block/{disk}": f"->../../block/{disk}",
+    }
+    v2["ACU_SYS_ROOT"] = str(tree(tmp_path / "sys", files))
+    (Path(v2["ACU_CGROUP_ROOT"]) / "io.cost.qos").write_text(cost_model.replace("MAJ:MIN", numbers) + "\n")
+    config = f"numa: {{node: null}}\ngpu: {{model_cache_dir: {tmp_path}}}\n"
+    up = group("up", 1, config, "--io-mbps", "200", "--dry-run", **v2)
+    assert f"echo '{numbers} rbps=200000000 wbps=200000000' > {v2['ACU_CGROUP_ROOT']}/acu1/io.max" in up.stdout
+    if said:
+        assert f"does not count on {said}: " in up.stderr
+        assert "--io-mbps: 200 MB/s." in up.stderr
+        assert ("not even I/O priorities" in up.stderr) == ("none" in said)
+    else:
+        assert "does not count" not in up.stderr
+
+
+@pytest.mark.parametrize(
     ("number", "config", "cpus", "nodes"),
     [
         (0, "", "0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30", "0"),
