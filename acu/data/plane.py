@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from dataplane import DataPlane
 
 RETRY_S = 5.0
+SLOW_S = 10.0  # an opening that lasts longer is told
 
 log = logging.getLogger("acu.data")
 
@@ -127,9 +128,19 @@ class Data:
     async def _open_plane(self) -> DataPlane:
         async with self._plane_lock:
             if self.plane is None:
-                kind = await asyncio.to_thread(_data_plane)
-                self.plane = await kind.open(self._config.data_plane)
+                slow = asyncio.get_running_loop().call_later(SLOW_S, self._tell_slow)
+                try:
+                    kind = await asyncio.to_thread(_data_plane)
+                    self.plane = await kind.open(self._config.data_plane)
+                finally:
+                    slow.cancel()
             return self.plane
+
+    def _tell_slow(self) -> None:
+        why = "it is large, or its disk is slow, frozen or out of reach"
+        log.warning(
+            "the data plane is not open yet", extra={"folder": str(self._folder), "after_s": SLOW_S, "why": why}
+        )
 
     async def opened(self) -> DataPlane:
         """The data plane, opened if it is not. Raises DataUnavailable."""

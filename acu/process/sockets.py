@@ -15,6 +15,8 @@ import fcntl
 import os
 import socket
 import stat
+import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,6 +27,7 @@ from acu.process.systemd import Handover
 
 BACKLOG = 4096  # the kernel caps it at net.core.somaxconn
 LOCK_TIMEOUT_S = 5.0
+SLOW_S = 10.0
 _TRIES = 100  # as often another daemon may take the folder away as its own
 
 
@@ -140,7 +143,23 @@ def process_name(pid: int) -> str:
 
 
 def bind_unix(path: Path, mode: int) -> Listener:
-    """Listen on a unix socket with exactly `mode`. Raises SocketInUse or StartRefused."""
+    """Listen on a unix socket with exactly `mode`. Raises SocketInUse or StartRefused.
+
+    Standard error is told when it takes long, as on a disk that is frozen: whoever writes to it can do nothing else then.
+    """
+    said = (
+        f"acu: network.unix_socket: {path} cannot be made for {SLOW_S:g} s now; is its disk frozen, or out of reach?\n"
+    )
+    slow = threading.Timer(SLOW_S, sys.stderr.write, [said.encode(errors="backslashreplace").decode()])
+    slow.daemon = True
+    slow.start()
+    try:
+        return _bind_unix(path, mode)
+    finally:
+        slow.cancel()
+
+
+def _bind_unix(path: Path, mode: int) -> Listener:
     gone: OSError | None = None
     for _ in range(_TRIES):
         folders = _prepare_folder(path.parent)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from acu.config import AcuConfig
+from acu.data import plane
 from acu.data.plane import Data
 from agentflow.config import ModelConfig
 from agentflow.library.config import LibraryConfig
@@ -101,3 +102,15 @@ async def test_a_defect_met_at_the_start_ends_nothing_else_and_is_told_and_logge
         assert not others.done()
         others.cancel()
         await kept.close()
+
+
+@pytest.mark.parametrize(("slow_s", "told"), [(0.0, 1), (3600.0, 0)])
+async def test_an_opening_that_lasts_is_told_with_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, slow_s: float, told: int
+) -> None:
+    monkeypatch.setattr(plane, "SLOW_S", slow_s)
+    kept = data(tmp_path, None)
+    await kept.opened()
+    await kept.close()
+    lines = [record for record in caplog.records if record.getMessage() == "the data plane is not open yet"]
+    assert [vars(line)["folder"] for line in lines] == [str(tmp_path / "data")] * told

@@ -105,16 +105,20 @@ def test_closing_does_not_remove_the_socket_of_a_successor(path: Path, closing: 
     assert path.exists()
 
 
-def test_a_folder_that_somebody_else_holds_is_refused_after_a_while(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_folder_that_somebody_else_holds_is_told_and_refused_after_a_while(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sockets, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(sockets, "LOCK_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(sockets, "SLOW_S", 0.01)
     fd = os.open(path.parent, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
     with pytest.raises(SocketInUse, match="holds a lock on"):
         bind_unix(path, 0o600)
     os.close(fd)
     assert not path.exists()
+    assert capsys.readouterr().err == (
+        f"acu: network.unix_socket: {path} cannot be made for 0.01 s now; is its disk frozen, or out of reach?\n"
+    )
 
 
 def test_a_missing_folder_is_made_for_its_owner_alone(tmp_path: Path, closing: list[Listener]) -> None:
