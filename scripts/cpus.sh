@@ -32,14 +32,29 @@ both() {
 
 cpus_of_node() { line_of "$sys/devices/system/node/node$1/cpulist"; }
 
-# The node of the GPU that is configured; nothing where there is none, and `unknown` where the firmware does not tell (-1).
+# The node of the GPU that is configured; nothing where there is none, and `unknown` where the firmware tells neither it (-1) nor CPUs
+# beside the GPU that are all of one node: as the daemon has it (acu/hardware/placement.py).
 node_of_gpu() {
-  local address node
+  local address folder node beside
   have nvidia-smi || return 0
   address=$(nvidia-smi --query-gpu=pci.bus_id --format=csv,noheader -i "$(field gpu.device_id)" 2>/dev/null) || return 0
   address=${address,,} # 00000000:3B:00.0, and sysfs has 0000:3b:00.0
-  node=$(line_of "$sys/bus/pci/devices/${address: -12}/numa_node")
-  if [[ $node =~ ^[0-9]+$ && $(cpus_of_node "$node") ]]; then printf '%s' "$node"; else printf 'unknown'; fi
+  folder=$sys/bus/pci/devices/${address: -12}
+  node=$(line_of "$folder/numa_node")
+  if [[ $node =~ ^[0-9]+$ ]]; then
+    if [[ ! $(cpus_of_node "$node") ]]; then node=unknown; fi
+    printf '%s' "$node"
+    return
+  fi
+  beside=$(line_of "$folder/local_cpulist")
+  for folder in "$sys"/devices/system/node/node[0-9]*; do
+    node=${folder##*/node}
+    if [[ $beside && $(cpus_of_node "$node") && $(both "$beside" "$(cpus_of_node "$node")" | wc -l) == $(both "$beside" '' | wc -l) ]]; then
+      printf '%s' "$node"
+      return
+    fi
+  done
+  printf 'unknown'
 }
 
 # The node with the most free memory among those with CPUs.

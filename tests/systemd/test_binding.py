@@ -17,7 +17,7 @@ PROFILE = "numa: {cpus: 2, memory_mb: 16384}\n"
 
 
 def binding(
-    folder: Path, machine: str, config: str, *words: str, nodes: int | None = None
+    folder: Path, machine: str, config: str, *words: str, nodes: int | None = None, beside: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """The script on a recorded machine with this configuration, and with other nodes of its devices."""
     sys_root = MACHINES / machine / "sys"
@@ -26,6 +26,8 @@ def binding(
         sys_root = folder / "sys"
         for node in sys_root.glob("bus/pci/devices/*/numa_node"):
             node.write_text(f"{nodes}\n")
+            online = (sys_root / "devices" / "system" / "cpu" / "online").read_text()
+            (node.parent / "local_cpulist").write_text(beside or online)  # all are beside a device of no node
     bus = next(path.name for path in (sys_root / "bus" / "pci" / "devices").iterdir() if "nvidia" in vendor(path))
     (folder / "nvidia-smi").write_text(f"#!/bin/sh\necho 0000{bus.upper()}\n")
     (folder / "nvidia-smi").chmod(0o755)
@@ -70,6 +72,11 @@ def test_where_nobody_tells_the_node_of_the_gpu_nothing_is_bound(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[1:] == ["[Service]", "MemoryMax=8192M"]
     assert "does not tell the NUMA node of GPU 0: nothing is bound to a node. Name it by numa.node." in done.stderr
+
+
+def test_where_only_the_cpus_beside_the_gpu_are_told_their_node_is_taken_as_by_the_daemon(tmp_path: Path) -> None:
+    done = binding(tmp_path, "a10g", "", "0", nodes=-1, beside="1,3\n")
+    assert done.stdout.splitlines()[2:4] == ["NUMAPolicy=preferred", "NUMAMask=1"]
 
 
 def test_two_acus_on_one_node_share_no_cpu(tmp_path: Path) -> None:
