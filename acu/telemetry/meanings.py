@@ -175,10 +175,10 @@ ROOMS: dict[str, dict[str, str]] = {
         "acu_data_state_swept_total": "What its time limit took away.",
     },
     "Data: writing": {
-        "acu_data_ring_rows": "It grows: more is written than the disk takes; clients are refused when it is full.",
+        "acu_data_ring_rows": "It grows: more is written than the disk takes; whoever writes waits while it is full.",
         "acu_data_writes_total": "The rate of writing.",
         "acu_data_syncs_total": "Writes over syncs: how well writes share the disk's slowest work.",
-        "acu_data_failed": "1: nothing is written any more. `acu data status` says why; it takes a restart.",
+        "acu_data_failed": "1: nothing is written any more, and reads go on. `acu data status` says why, and what to do.",
         "acu_data_trouble": "1: mostly a full disk. `acu data status` has the error; it goes on by itself.",
         "acu_data_text_backlog": "It grows: full-text searches miss what is new.",
     },
