@@ -21,7 +21,7 @@ from acu.commands import exits
 from acu.commands.options import add_config_option, file_answers, places_answer
 from acu.commands.output import out
 from acu.config import load, model_names, process_environment
-from acu.errors import ModelError
+from acu.errors import ModelError, ModelUnreadable
 from acu.hardware import gpu_present
 from acu.models.progress import Progress, human
 from acu.terminal.lines import columns
@@ -99,14 +99,19 @@ def _remove(names: list[str], cache_dir: Path, *, served: bool) -> int:
 
 
 def listing(cache_dir: Path) -> list[dict[str, Any]]:
-    """The catalogue, then what else is in the cache: one mapping each, with "state" ready, damaged or absent."""
+    """The catalogue, then what else is in the cache: one mapping each, with "state" ready, damaged, unreadable or absent.
+
+    Raises ModelUnreadable for the cache itself.
+    """
+    there = models.names(cache_dir)
     rows: list[dict[str, Any]] = []
     for entry in models.catalogue():
         row = msgspec.to_builtins(entry)
         row["source"] = str(entry.source)
-        rows.append(row | _state(entry.name, cache_dir))
+        absent = {"state": "absent", "path": None, "disk_bytes": 0}
+        rows.append(row | (_state(entry.name, cache_dir) if models.folder_name(entry.name) in there else absent))
     known = {row["name"] for row in rows}
-    return rows + [_state(name, cache_dir) for name in models.names(cache_dir) if name not in known]
+    return rows + [_state(name, cache_dir) for name in there if name not in known]
 
 
 def table(rows: list[dict[str, Any]], width: int | None = None) -> str:
@@ -132,10 +137,10 @@ def table(rows: list[dict[str, Any]], width: int | None = None) -> str:
 
 
 def _state(name: str, cache_dir: Path) -> dict[str, Any]:
-    if not (cache_dir / models.folder_name(name)).is_dir():
-        return {"state": "absent", "path": None, "disk_bytes": 0}
     try:
         model = models.locate(name, cache_dir)
+    except ModelUnreadable:
+        return {"name": name, "state": "unreadable", "path": None, "disk_bytes": 0}
     except ModelError:
         return {"name": name, "state": "damaged", "path": None, "disk_bytes": 0}
     return {

@@ -209,15 +209,18 @@ def verify(name: str, cache_dir: Path, progress: Progress = silent) -> LocalMode
 def remove(name: str, cache_dir: Path, *, served: bool = False) -> None:
     """Delete a model from the cache, and what a broken pull left of it; `served`: even if a daemon serves it.
 
-    Raises `ModelIncomplete` if there is nothing of it, `ModelInUse` if a daemon serves it. An engine that has loaded it
-    keeps its files until it stops.
+    Raises `ModelIncomplete` if there is nothing of it, `ModelInUse` if a daemon serves it, `ModelError` where the system does
+    not let it. An engine that has loaded it keeps its files until it stops.
     """
     folder = folder_of(name, cache_dir).name
     with locked(cache_dir, folder), contextlib.nullcontext() if served else _unused(cache_dir / folder, name):
         leftovers = [cache_dir / f".{kind}-{folder}" for kind in ("staging", "partial", "trash")]
-        if not any(path.exists() for path in (cache_dir / folder, *leftovers)):
-            raise ModelIncomplete(f"model {name!r} is not on this machine: there is nothing to remove.")
-        discard(cache_dir / folder)
+        try:
+            if not any(path.exists() for path in (cache_dir / folder, *leftovers)):
+                raise ModelIncomplete(f"model {name!r} is not on this machine: there is nothing to remove.")
+            discard(cache_dir / folder)
+        except OSError as error:
+            raise ModelError(f"{cache_dir / folder} cannot be removed: {error.strerror}.") from error
         for path in leftovers:
             shutil.rmtree(path, ignore_errors=True)
 

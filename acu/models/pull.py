@@ -51,10 +51,10 @@ def pull(
                 pass  # this is what a pull is for
         staging = cache_dir / f".staging-{target.name}"
         shutil.rmtree(staging, ignore_errors=True)  # from a pull that was killed: it had this lock
-        staging.mkdir()
         partial = cache_dir / f".partial-{target.name}"
         place = sources.Workplace(staging=staging, partial=partial, progress=progress, free_bytes=free_bytes)
         try:
+            staging.mkdir()
             fetched = _fetch(entry, name, folder, place)
             _install(fetched, name, entry, target, progress)
             shutil.rmtree(partial, ignore_errors=True)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from acu import models
-from acu.errors import ModelIncomplete, ModelNotFound, ModelUnreadable, StartRefused
+from acu.commands.models import listing
+from acu.errors import ModelError, ModelIncomplete, ModelNotFound, ModelUnreadable, StartRefused
 from acu.models.cache import MANIFEST
 from acu.models.headers import read_header, read_weights
 from acu.models.reading import reading
@@ -76,6 +77,39 @@ def test_a_cache_that_may_not_be_listed_is_no_empty_one(place: Path) -> None:
             with pytest.raises(ModelUnreadable, match=rf"{cache}\S* cannot be read: Permission denied; let the user"):
                 look(cache)
     cache.chmod(0o700)
+
+
+def test_a_cache_that_may_not_be_listed_is_told_by_the_list_as_well(place: Path) -> None:
+    cache = place / "cache"
+    cache.mkdir(mode=0)
+    with as_nobody(), pytest.raises(ModelUnreadable, match=rf"{cache} cannot be read: Permission denied"):
+        listing(cache)
+    cache.chmod(0o700)
+
+
+def test_a_model_that_may_not_be_read_is_listed_as_such(place: Path) -> None:
+    cache = place / "cache"
+    models.pull("mine", cache, folder=write_model(place / "original"))
+    (cache / "mine").chmod(0)
+    with as_nobody():
+        assert listing(cache)[-1] == {"name": "mine", "state": "unreadable", "path": None, "disk_bytes": 0}
+    (cache / "mine").chmod(0o700)
+
+
+def test_a_cache_in_which_only_locks_can_be_made_is_left_as_it_is(place: Path) -> None:
+    cache = place / "cache"
+    models.pull("mine", cache, folder=write_model(place / "original"))
+    for lock in (cache / ".locks").iterdir():
+        lock.chmod(0o666)
+    (cache / ".locks").chmod(0o777)
+    cache.chmod(0o555)
+    with as_nobody():
+        with pytest.raises(ModelError, match=rf"{cache}/mine cannot be removed: Permission denied"):
+            models.remove("mine", cache)
+        with pytest.raises(ModelError, match=r"pulling other failed: .*Permission denied"):
+            models.pull("other", cache, folder=place / "original")
+    cache.chmod(0o755)
+    assert [model.name for model in models.installed(cache)] == ["mine"]
 
 
 def test_an_unreadable_model_hides_no_other_one_of_the_cache(tmp_path: Path) -> None:
