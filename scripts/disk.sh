@@ -150,7 +150,13 @@ give_back() {
     shared=$(basename "$(dirname "$mark")") disk=${mark#"$run_dir/host/$1."}
     disk=${disk%/by-*}
     if [[ $1 == scheduler ]]; then file=$(queue "$disk" scheduler); else file=$(queue "$disk" read_ahead_kb); fi
-    if before=$(shared_last "$shared") && [[ -e $file ]]; then put "$before" "$file" || continue; fi
+    if before=$(shared_last "$shared") && [[ -e $file ]]; then
+      if [[ $1 == scheduler && " none $before " != *" $(scheduler_now "$disk") "* ]]; then
+        say "$name: somebody has set the scheduler of $disk since ($(scheduler_now "$disk")): it stays."
+      else
+        put "$before" "$file" || continue
+      fi
+    fi
     leave "$shared"
   done
 }

@@ -111,6 +111,18 @@ def test_nvme_schedules_by_itself_and_reads_ahead_until_the_last_acu_goes(box: B
 
 
 @needs_root
+def test_a_scheduler_that_somebody_has_set_since_stays_and_is_told(box: Box) -> None:
+    tree(box.sys, disk_files(NVME, "259:0", "[mq-deadline] kyber none"))
+    box.mount("259:1 xfs /dev/nvme0n1p1 /srv rw")
+    assert box.disk("up", 210).returncode == 0
+    (box.sys / "class/block/nvme0n1/queue/scheduler").write_text("mq-deadline [kyber] none\n")
+    down = box.disk("down", 210)
+    assert (down.returncode, "the scheduler of nvme0n1 since (kyber): it stays" in down.stderr) == (0, True)
+    assert box.queue("nvme0n1", "scheduler") == "mq-deadline [kyber] none"
+    assert not box.run_dir.exists()
+
+
+@needs_root
 def test_what_is_as_it_should_be_is_not_touched(box: Box) -> None:
     tree(box.sys, disk_files(NVME, "259:0", "[none] mq-deadline", read_ahead=8192))
     box.mount("259:1 xfs /dev/nvme0n1p1 /srv rw,noatime,allocsize=65536k")
