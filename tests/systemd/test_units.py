@@ -70,16 +70,22 @@ def test_what_systemd_does_not_understand_would_be_seen(tree: Path) -> None:
         unit.write_text(text)
 
 
+def exposure(tree: Path, unit: str) -> str:
+    done = analyzed(tree, "security", "--offline=yes", unit)
+    overall = re.search(rf"Overall exposure level for {re.escape(unit)}: ([\d.]+)", done.stdout)
+    assert overall is not None, done.stderr
+    return overall[1]
+
+
 def test_the_daemon_is_exposed_as_little_as_the_page_says(tree: Path) -> None:
-    exposed = []
-    for number in NUMBERS:
-        done = analyzed(tree, "security", "--offline=yes", f"acu@{number}.service")
-        overall = re.search(r"Overall exposure level for acu@\d+\.service: ([\d.]+)", done.stdout)
-        assert overall is not None, done.stderr
-        exposed.append(overall[1])
-    assert all(float(each) < 2.0 for each in exposed)
-    without, with_gpu, _ = exposed
+    without, with_gpu, within = (exposure(tree, f"acu@{number}.service") for number in NUMBERS)
+    assert all(float(each) < 2.0 for each in (without, with_gpu, within))
     assert f"{with_gpu} with a GPU, {without} without" in (ROOT / "docs" / "operations.md").read_text()
+
+
+def test_roots_part_is_fenced_by_what_it_never_does(tree: Path) -> None:
+    for number in NUMBERS:
+        assert float(exposure(tree, f"acu-host@{number}.service")) < 7.0, "9.6 is that of no fence at all"
 
 
 def test_every_option_of_the_page_is_one_of_the_script() -> None:
