@@ -28,8 +28,9 @@ set -e
 umount --recursive --lazy /run/netns 2>/dev/null || true
 awk '$2 ~ "^/tmp/" {print $2}' /proc/mounts | xargs -r umount --lazy 2>/dev/null || true
 mount -t tmpfs tmpfs /run
-mkdir -p /run/box/etc /run/box/work /run/box/cgroup
-mount -t overlay overlay -o lowerdir=/etc,upperdir=/run/box/etc,workdir=/run/box/work /etc
+mkdir -p /run/box/cgroup
+cp -a /etc /run/box/etc
+mount --bind /run/box/etc /etc
 mount --rbind /sys/fs/cgroup /run/box/cgroup
 mount -t sysfs sysfs /sys
 mount --rbind /run/box/cgroup /sys/fs/cgroup
