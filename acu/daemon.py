@@ -3,9 +3,8 @@
 Start, in this order: the ground is surveyed (see ground.py), the process bound to its NUMA node, sockets are bound and listen,
 the folder of data is claimed, event loop, keys, audit log, HTTP face, READY to systemd, logs, engines. Until READY everything
 that can be wrong raises StartRefused and leaves nothing behind; clients that connected meanwhile are served from READY on, and
-wait while models load.
-Nothing heavy (structlog, vLLM, torch) is imported before the sockets accept, and the HTTP face not before they listen: hence
-the imports in functions.
+wait while models load. Nothing heavy (structlog, vLLM, torch) is imported before the sockets accept, and the HTTP face not
+before they listen: hence the imports in functions.
 
 End, on SIGTERM or SIGINT: no new work (503), what runs or waits may finish, and be read by its clients, for
 `drain_timeout_s`, then the rest is aborted with an error in its stream; sockets closed and removed; connections closed; data
@@ -203,7 +202,7 @@ class Daemon:
             lambda: runner.connections,
             lambda: self._locality.shares,
             self._card.status,
-            self._tls_until,
+            lambda: self._ground.tls_until,
         )
         async with asyncio.TaskGroup() as tasks:
             own: list[asyncio.Task[None]] = []
@@ -332,9 +331,6 @@ class Daemon:
                 self._notifier.ready(outcome.line)
 
     # What is told
-
-    def _tls_until(self) -> float | None:
-        return None if self._ground.tls is None else self._ground.tls.pair.until
 
     def _hooks(self, telemetry: Telemetry, jobs: DataJobs) -> Hooks:
         from acu.http.audit import Hooks

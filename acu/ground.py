@@ -57,6 +57,11 @@ class Ground(Struct, frozen=True):
         """The configuration."""
         return self.loaded.config
 
+    @property
+    def tls_until(self) -> float | None:
+        """Until when the certificate is valid that is shown, as Unix time; None without TLS."""
+        return None if self.tls is None else self.tls.pair.until
+
 
 def survey(loaded: LoadedConfig, environ: MutableMapping[str, str]) -> Ground:
     """Look at everything but the keys. Raises StartRefused."""

@@ -15,8 +15,8 @@ class DataPlaneConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     path: Annotated[
         str,
         Meta(
-            description="Folder of the data plane, best on NVMe; made with mode 0700. One that is there keeps its mode, and has to be "
-            "empty or a data plane. One daemon at a time has it. auto: the service's StateDirectory, else "
+            description="Folder of the data plane, best on NVMe; made with mode 0700. One that is there keeps its mode, and has "
+            "to be empty or a data plane. One daemon at a time has it. auto: the service's StateDirectory, else "
             "$XDG_STATE_HOME/acu/data, else ~/.local/state/acu/data."
         ),
     ] = "auto"
