@@ -341,7 +341,7 @@ clear_up() {
   local pid
   [[ -e $own.was/daemons ]] || return 0
   while read -r pid; do
-    if [[ -e /proc/$pid/ns ]] && runs "$pid"; then return; fi # another time
+    if runs "$pid"; then return; fi # another time
     if [[ $pid =~ ^[0-9]+$ ]]; then
       run find /tmp /dev/shm -maxdepth 1 '(' -name "acu-engine-$pid-*" -o -name "sem.acu-engine-$pid-*" ')' -user "$user" \
         -exec rm -rf '{}' +

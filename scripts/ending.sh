@@ -39,7 +39,7 @@ await_end() {
 }
 
 # Whether it runs: a process that only waits to be seen dead by its parent does not.
-runs() { [[ -e /proc/$1 ]] && ! grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null; }
+runs() { grep -q '^State:.[^XZ]' "/proc/$1/status" 2>/dev/null; }
 
 waits_in() { sed -n 's/^State:[[:space:]]*//p' "/proc/$1/status" 2>/dev/null; tr -d '\0' 2>/dev/null <"/proc/$1/wchan"; }
 
