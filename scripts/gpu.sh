@@ -31,7 +31,7 @@ index='' address='' mode='' persistence='' minor='' engines=0 sharers='' wanted=
 # The GPU
 
 # A card that has failed can keep nvidia-smi waiting for good.
-smi() { timeout 60 nvidia-smi "$@" 7>&- 8>&- 9>&-; }
+smi() { timeout -k 5 60 nvidia-smi "$@" 7>&- 8>&- 9>&-; }
 
 # Finds the GPU that is configured; ends the script where there is none. Here and in choose_mode nobody else is at work, so that two
 # ACUs that begin at once count each other.

@@ -2,9 +2,10 @@
 # The roads of an ACU's namespace: out by NAT, from outside only what answers, and to the box itself, or to the cloud's metadata
 # (whose credentials are the box's), next to nothing. Sourced by netns.sh, after machine.sh, never run; the steps nat and passing.
 #
-# In nft it is one table, made in one transaction. In iptables, rules with the comment acuN, and the chains acuN-host (what comes to
-# the box) and acuN-out (what goes to a metadata service), in which RETURN leaves the verdict to the box's own rules. What is refused
-# on the way out is refused aloud, so that a tool fails at once; what comes in, in silence.
+# In nft it is one table, made, and made anew, in one transaction. In iptables, rules with the comment acuN, and the chains acuN-host
+# (what comes to the box) and acuN-out (what goes to a metadata service), in which RETURN leaves the verdict to the box's own rules;
+# while those of a running ACU are made anew its link is down, and it stays down where that fails. What is refused on the way out is
+# refused aloud, so that a tool fails at once; what comes in, in silence.
 #
 # N.was/doors remembers how the roads were asked for: "PORTS METADATA".
 
@@ -25,28 +26,44 @@ read_doors() {
 }
 
 nat_there() {
-  local table
+  local table forwards
   [[ $(kept doors) == "$host_ports $metadata" ]] && kept nat >/dev/null || return 1
   if have nft; then
     table=$(nft list table ip "$name" 2>/dev/null) || return 1
-    [[ $table == *"ip saddr $network"*masquerade*drop* && ($host_ports == all || $table == *"hook input"*reject*) ]]
+    [[ $table == *"ip saddr $network"*masquerade*drop* && ($host_ports == all || $table == *"hook input"*reject*) ]] &&
+      [[ $metadata == open || $table == *169.254.0.0/16*reject* ]]
   else
-    (($(ipt_rules nat POSTROUTING | wc -l) == 1 && $(ipt_rules filter FORWARD | wc -l) == $([[ $metadata == open ]] && echo 3 || echo 4))) &&
+    forwards=3
+    if [[ $metadata == closed ]]; then forwards+=+1; fi
+    if [[ $host_ports != all ]]; then forwards+=+1; fi
+    (($(ipt_rules nat POSTROUTING | wc -l) == 1 && $(ipt_rules filter FORWARD | wc -l) == forwards)) &&
       { [[ $host_ports == all ]] || (($(ipt_rules filter INPUT | wc -l) == 1)); }
   fi
 }
 
 nat_up() {
+  local again=''
   kept nat >/dev/null || refuse_others
+  if kept nat >/dev/null && [[ " ${begun[*]} " != *" link "* ]]; then
+    again=yes
+    begun=("${begun[@]:1}") # the link stays where this fails: to take its walls back would open what is closed
+  fi
   keep nat "$name"
+  if have nft; then
+    if table_there; then run nft "delete table ip $name; $(nft_table)"; else run nft "$(nft_table)"; fi
+    remove_iptables
+    warn_of_closed_tables
+  else
+    if [[ $again ]]; then run ip link set "$name" down; fi
+    remove_iptables
+    add_iptables
+    if [[ $again ]]; then run ip link set "$name" up; fi
+  fi
   forget doors
   keep doors "$host_ports $metadata"
-  remove_nat
-  if have nft; then
-    run nft "$(nft_table)"
-    warn_of_closed_tables
-    return
-  fi
+}
+
+add_iptables() {
   run iptables -w -t nat -I POSTROUTING -s "$network" ! -o "$name" -m comment --comment "$name" -j MASQUERADE
   run iptables -w -I FORWARD -o "$name" -m comment --comment "$name" -j DROP
   let_pass
@@ -73,23 +90,36 @@ refuse_others() {
 }
 
 remove_nat() {
-  local code=0 chain
+  local code=0
   if table_there; then run nft delete table ip "$name" || code=1; fi
-  if have iptables; then
-    ipt_remove nat POSTROUTING || code=1
-    ipt_remove filter FORWARD || code=1
-    ipt_remove filter INPUT || code=1
-    for chain in "$name-host" "$name-out"; do
-      if iptables -w -S "$chain" >/dev/null 2>&1; then
-        run iptables -w -F "$chain" && run iptables -w -X "$chain" || code=1
-      fi
-    done
-  fi
+  remove_iptables || code=1
   return "$code"
+}
+
+remove_iptables() {
+  local code=0 chain
+  have iptables || return 0
+  ipt_remove nat POSTROUTING || code=1
+  ipt_remove filter FORWARD || code=1
+  ipt_remove filter INPUT || code=1
+  for chain in "$name-host" "$name-out"; do
+    if iptables -w -S "$chain" >/dev/null 2>&1; then
+      run iptables -w -F "$chain" && run iptables -w -X "$chain" || code=1
+    fi
+  done
+  return "$code"
+}
+
+# The TCP ports of the box that may be asked. One that the box hands on (a container's that is published) is a port of the box.
+open_ports() {
+  local ports=53
+  if [[ $host_ports != none ]]; then ports+=,$host_ports; fi
+  printf '%s\n' "${ports//,/ }"
 }
 
 # In one transaction: all of it, or nothing.
 nft_table() {
+  local port
   printf 'table ip %s { ' "$name"
   printf 'chain out { type nat hook postrouting priority srcnat; ip saddr %s oifname != "%s" masquerade; }; ' "$network" "$name"
   printf 'chain in { type filter hook forward priority filter; '
@@ -97,6 +127,12 @@ nft_table() {
   if [[ $metadata == closed ]]; then
     printf 'iifname "%s" udp dport 53 accept; iifname "%s" tcp dport 53 accept; ' "$name" "$name"
     printf 'iifname "%s" ip daddr { %s } reject; ' "$name" "${metadata_at//,/, }"
+  fi
+  if [[ $host_ports != all ]]; then
+    for port in $(open_ports); do
+      printf 'iifname "%s" ct status dnat meta l4proto tcp ct original proto-dst %s accept; ' "$name" "$port"
+    done
+    printf 'iifname "%s" ct status dnat reject; ' "$name"
   fi
   printf '}; '
   if [[ $host_ports != all ]]; then
@@ -117,15 +153,15 @@ close_metadata() {
 }
 
 close_host() {
-  local port ports=53
-  if [[ $host_ports != none ]]; then ports+=,$host_ports; fi
+  local port
   run iptables -w -N "$name-host"
   run iptables -w -A "$name-host" -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
   run iptables -w -A "$name-host" -p icmp -j RETURN
   run iptables -w -A "$name-host" -p udp --dport 53 -j RETURN
-  for port in ${ports//,/ }; do run iptables -w -A "$name-host" -p tcp --dport "$port" -j RETURN; done
+  for port in $(open_ports); do run iptables -w -A "$name-host" -p tcp -m conntrack --ctorigdstport "$port" -j RETURN; done
   run iptables -w -A "$name-host" -j REJECT
   run iptables -w -I INPUT -i "$name" -m comment --comment "$name" -j "$name-host"
+  run iptables -w -I FORWARD -i "$name" -m conntrack --ctstate DNAT -m comment --comment "$name" -j "$name-host"
 }
 
 # Firewalls of the box that are written in nft are left to whoever wrote them.

@@ -186,7 +186,7 @@ former_back() {
         [[ ! -e $at/$name && ! -L $at/$name ]] || keep_beside "$at/$name" "$at/$name"
       fi
     done
-    find "$outgoing" -mindepth 1 -maxdepth 1 ! -name "$marker" -exec mv -t "$at" '{}' +
+    find "$outgoing" -mindepth 1 -maxdepth 1 ! -name "$marker" -exec mv -t "$at" '{}' + || return 1 # the list stays with what it names
     mv -f "$outgoing/$marker" "$at/$marker"
   fi
   rm -f "$outgoing/$marker.new"
@@ -215,9 +215,9 @@ settle() {
         keep_beside "$leaving/$path" "$at/$path" || return 1
       fi
     done < <(split other "$leaving")
-    find "$leaving" -mindepth 1 -maxdepth 1 ! -name "$marker" -exec rm -rf '{}' + || return 1
+    find "$leaving" -mindepth 1 -maxdepth 1 ! -name "$marker" -exec rm -rf --one-file-system '{}' + || return 1
   fi
-  rm -rf "$leaving"
+  rm -rf --one-file-system "$leaving"
 }
 
 # After all else: what the marker names is what is there.

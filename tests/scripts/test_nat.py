@@ -170,6 +170,60 @@ def test_from_inside_neither_the_box_nor_the_metadata_of_its_cloud_is_reached_un
     assert box.snapshot() == before
 
 
+@pytest.mark.parametrize("lacks", [(), ("nft",)], ids=["nft", "iptables"])
+def test_what_the_box_hands_on_to_a_container_is_a_port_of_the_box(
+    box: Box, tmp_path: Path, lacks: tuple[str, ...]
+) -> None:
+    if lacks and not shutil.which("iptables"):
+        pytest.skip("iptables is not installed")
+    env = {"PATH": without(tmp_path, *lacks)} if lacks else {}
+    add_outside(box)
+    box.run("ip", "address", "add", "192.0.2.7/32", "dev", "wan")
+    box.run(
+        "nft",
+        "table ip published { chain in { type nat hook prerouting priority dstnat; "
+        "ip daddr 192.0.2.7 tcp dport 8080 dnat to 198.51.100.2:8080; }; }",
+    )
+    with serving(box, "ip", "netns", "exec", "outside"):
+        box.run(NETNS, "up", "200", env=env)
+        assert reached(box, "192.0.2.7", "198.51.100.2") == ["198.51.100.2"]
+        box.run(NETNS, "status", "200", env=env)
+        box.run(NETNS, "up", "200", env=env | {"ACU_HOST_PORTS": "8080"})
+        assert reached(box, "192.0.2.7") == ["192.0.2.7"]
+    box.run(NETNS, "down", "200", env=env)
+
+
+@pytest.mark.parametrize("lacks", [(), ("nft",)], ids=["nft", "iptables"])
+def test_walls_that_cannot_be_made_anew_stay_or_the_link_is_down(
+    attacked: Box, tmp_path: Path, lacks: tuple[str, ...]
+) -> None:
+    if lacks and not shutil.which("iptables"):
+        pytest.skip("iptables is not installed")
+    box, path = attacked, without(tmp_path, *lacks)
+    if lacks:
+        make_chains(box)
+    env = {"PATH": path}
+    before = box.snapshot()
+    with serving(box):
+        box.run(NETNS, "up", "200", env=env)
+        failing = tmp_path / "failing"
+        failing.mkdir()
+        program = shutil.which("iptables" if lacks else "nft")
+        (failing / Path(program or "").name).write_text(
+            f'#!/bin/sh\ncase "$*" in *8080*) exit 1 ;; esac\nexec {program} "$@"\n'
+        )
+        for file in failing.iterdir():
+            file.chmod(0o755)
+        code, _ = box.tries(NETNS, "up", "200", env={"PATH": f"{failing}:{path}", "ACU_HOST_PORTS": "9,8080"})
+        assert code != 0
+        assert box.tries(NETNS, "exec", "200", "python3", "-c", ASK, HOSTS[0])[0] != 0
+        box.run(NETNS, "up", "200", env=env)
+        box.run(NETNS, "status", "200", env=env)
+        assert reached(box, HOSTS[0]) == []
+    box.run(NETNS, "down", "200", env=env)
+    assert box.snapshot() == before
+
+
 def test_the_box_is_not_reached_by_ipv6_either(box: Box) -> None:
     box.run(NETNS, "up", "200")
     assert "inet6" not in box.run("ip", "address", "show", "dev", "acu200")

@@ -86,6 +86,13 @@ def test_the_daemon_is_exposed_as_little_as_the_page_says(tree: Path) -> None:
 def test_roots_part_is_fenced_by_what_it_never_does(tree: Path) -> None:
     for number in NUMBERS:
         assert float(exposure(tree, f"acu-host@{number}.service")) < 7.0, "9.6 is that of no fence at all"
+    unit = settings(UNITS / "acu-host@.service")
+    assert unit["RestrictNamespaces"] == ["net mnt"]
+    assert unit["SystemCallFilter"] == ["~@clock @cpu-emulation @debug @obsolete @raw-io @reboot @swap"]
+    dropped = {name.removeprefix("~") for line in unit["CapabilityBoundingSet"] for name in line.split()}
+    assert {"CAP_SYS_TIME", "CAP_SYS_BOOT", "CAP_SYSLOG", "CAP_MAC_ADMIN"} <= dropped
+    needed = {"SYS_ADMIN", "NET_ADMIN", "NET_RAW", "SYS_MODULE", "MKNOD", "SYS_PTRACE", "KILL", "IPC_LOCK", "SETUID"}
+    assert not {f"CAP_{name}" for name in needed} & dropped
 
 
 def test_every_option_of_the_page_is_one_of_the_script() -> None:

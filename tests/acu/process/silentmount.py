@@ -54,8 +54,8 @@ def _reap() -> None:
     """Take leave of children that nobody waits for any more, since they waited for the mount and could not be killed."""
     for _ in range(100):
         states = dict(_children())
-        for child in states:
-            if states[child] == "Z":
+        for child, state in states.items():
+            if state == "Z":
                 os.waitpid(child, 0)
         if "D" not in states.values():
             return
