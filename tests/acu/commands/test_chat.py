@@ -42,9 +42,9 @@ def running(shared_daemon: DaemonFactory) -> RunningDaemon:
 
 
 @pytest.fixture(scope="module")
-def with_agents(shared_daemon: DaemonFactory) -> RunningDaemon:
-    """One with an agent."""
-    return shared_daemon(AGENTS, script=AGENT_SCRIPT)
+def with_agents(shared_daemon: DaemonFactory, tmp_path_factory: pytest.TempPathFactory) -> RunningDaemon:
+    """One with an agent, and data of its own."""
+    return shared_daemon({**AGENTS, "data_plane": {"path": str(tmp_path_factory.mktemp("data"))}}, script=AGENT_SCRIPT)
 
 
 def chat(running: RunningDaemon, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
