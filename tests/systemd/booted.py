@@ -156,7 +156,7 @@ class Booted:
 
 def packed(parts: list[str]) -> bytes:
     """Of this checkout, which the box may not see: its /tmp is another."""
-    tar = ["tar", "-c", "-C", ROOT, "--exclude=__pycache__", *parts]
+    tar = ["tar", "-c", "-C", str(ROOT), "--exclude=__pycache__", *parts]
     return subprocess.run(tar, stdout=subprocess.PIPE, check=True).stdout
 
 
