@@ -236,9 +236,9 @@ class Daemon:
     async def _listen(self, runner: FaceRunner, announce: Callable[[list[str]], None]) -> None:
         """Answer on every socket, and say so."""
         await runner.setup()
-        tls = self._ground.tls
+        tls = None if self._ground.tls is None else self._ground.tls.context
         for listener in self._listeners:
-            await runner.listen(listener.sock, tls.context if tls is not None and listener.is_tcp else None)
+            await runner.listen(listener.sock, tls if listener.is_tcp else None)
         addresses = [listener.label for listener in self._listeners]
         self._notifier.ready(f"accepting on {', '.join(addresses)}; loading models")
         announce(addresses)

@@ -44,9 +44,7 @@ class CardReader:
     def __init__(self, open_card: Callable[[], Card | None], patience_s: float = PATIENCE_S) -> None:
         self._open_card = open_card
         self._patience_s = patience_s
-        self._asked: asyncio.Future[Reading | Exception] | None = (
-            None  # while a thread has the card; else the loop has it
-        )
+        self._asked: asyncio.Future[Reading | Exception] | None = None  # there while a thread has the card
         self._card: Card | None = None
         self._capacity_mb = 0
         self._closed = False
@@ -59,7 +57,11 @@ class CardReader:
             loop = asyncio.get_running_loop()
             asked: asyncio.Future[Reading | Exception] = loop.create_future()
             self._asked = asked
-            threading.Thread(target=self._ask, args=(loop, asked), name="GPU memory", daemon=True).start()
+            try:
+                threading.Thread(target=self._ask, args=(loop, asked), name="GPU memory", daemon=True).start()
+            except RuntimeError as error:  # no more threads, for now
+                self._asked = None
+                raise GpuUnreadable(str(error)) from error
             await asyncio.wait({asked}, timeout=self._patience_s)
             if asked.done():
                 answer = asked.result()

@@ -15,6 +15,7 @@ import logging
 import select
 import socket
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -39,9 +40,16 @@ class TlsSite(web.BaseSite):
     """One listening socket whose connections speak TLS."""
 
     def __init__(
-        self, runner: web.BaseRunner, server: FaceServer, sock: socket.socket, context: ssl.SSLContext, *, backlog: int
+        self,
+        runner: web.BaseRunner,
+        server: FaceServer,
+        sock: socket.socket,
+        context: Callable[[], ssl.SSLContext],
+        *,
+        backlog: int,
     ) -> None:
-        super().__init__(runner, ssl_context=context, backlog=backlog)
+        """`context` is asked for each handshake."""
+        super().__init__(runner, ssl_context=context(), backlog=backlog)
         self._connections = server
         self._sock = sock
         self._context = context
@@ -131,7 +139,7 @@ class TlsSite(web.BaseSite):
         transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
             lambda: connection,
             sock,
-            ssl=self._context,
+            ssl=self._context(),
             ssl_handshake_timeout=self._connections.face.settings.header_timeout_s,
             ssl_shutdown_timeout=self._connections.face.settings.slow_reader_s,
         )

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from aiohttp import web
@@ -145,15 +147,17 @@ class FaceRunner(web.ServerRunner):
             return Connections(0, 0, 0)
         return Connections(server.open_connections, server.idle.closed, server.unread)
 
-    async def listen(self, sock: socket.socket, ssl_context: Any = None, *, backlog: int = 4096) -> None:
-        """Serve a socket, TCP or unix, that is bound (and may listen already)."""
+    async def listen(
+        self, sock: socket.socket, tls: Callable[[], ssl.SSLContext] | None = None, *, backlog: int = 4096
+    ) -> None:
+        """Serve a socket, TCP or unix, that is bound (and may listen already). `tls` is asked for each handshake."""
         if sock.family != socket.AF_UNIX:
             notice_vanished(sock, self._face.settings.slow_reader_s)
-        if ssl_context is None:
+        if tls is None:
             await web.SockSite(self, sock, backlog=backlog).start()
         else:
             assert isinstance(self.server, FaceServer)
-            await TlsSite(self, self.server, sock, ssl_context, backlog=backlog).start()
+            await TlsSite(self, self.server, sock, tls, backlog=backlog).start()
 
     def begin_drain(self) -> None:
         """From now on every answer is the last of its connection."""

@@ -51,17 +51,20 @@ class Tls:
 
     def __init__(self, pair: Pair) -> None:
         """Raises ssl.SSLError for a pair that OpenSSL does not take."""
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self.context.set_alpn_protocols(["http/1.1"])
-        self.pair = pair
         self.show(pair)
 
     def show(self, pair: Pair) -> None:
         """Show this one from the next handshake on. One that another Tls took is taken here too, and waits for nothing."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # a new one: OpenSSL keeps a pair for each kind of key
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
         with _in_memory(pair.certificate) as certificate, _in_memory(pair.key) as key:
-            self.context.load_cert_chain(certificate, key, password=lambda: b"")
-        self.pair = pair
+            context.load_cert_chain(certificate, key, password=lambda: b"")
+        self._context, self.pair = context, pair
+
+    def context(self) -> ssl.SSLContext:
+        """For the next handshake."""
+        return self._context
 
 
 def read_pair(network: NetworkConfig) -> Pair | None:

@@ -40,6 +40,8 @@ def touch(number: int, path: bytes, seconds: int, deep: int, left: list[int], de
             names = sorted(os.listdir(path)) if deep else []
             for name in names:
                 touch(number, os.path.join(path, name), seconds, deep - 1, left, found.st_dev)
+    except BrokenPipeError:
+        sys.exit(1)  # nobody listens
     except OSError:
         pass
 

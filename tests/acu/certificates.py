@@ -8,13 +8,15 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 
-def make_certificate(folder: Path, password: bytes | None = None, until_hours: int = 1) -> tuple[Path, Path]:
-    """A self-signed certificate for localhost, valid until so many hours from now, and its key."""
-    private = ec.generate_private_key(ec.SECP256R1())
+def make_certificate(
+    folder: Path, password: bytes | None = None, until_hours: int = 1, *, of_rsa: bool = False
+) -> tuple[Path, Path]:
+    """A self-signed certificate for localhost, valid until so many hours from now, and its key (elliptic, or of RSA)."""
+    private = rsa.generate_private_key(65537, 2048) if of_rsa else ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = dt.datetime.now(dt.UTC)
     names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])

@@ -252,7 +252,7 @@ def answers(examination: Examination) -> Iterator[Sign]:
             yield Sign(
                 "error",
                 f"{_of(place)} does not answer ({where})",
-                "Bring back its server or disk, or unmount it; or set "
+                "Look again, where it may have slept; else bring back its server or disk, or unmount it; or set "
                 f"{FIELDS.get(place.purpose, place.purpose)} to a folder on another disk.",
                 ("dmesg | tail -n 40", f"timeout 5 stat -f {quote(place.path)}"),
             )

@@ -15,11 +15,13 @@ def files(examination: Examination) -> Iterator[Sign]:
     """Models whose files are here and cannot be served."""
     for model in examination.models:
         if model.problem:
-            again = f"; `acu models rm {model.model}` and `acu models pull {model.model}` fetch it again"
+            pulls = f"; `acu models rm {model.model}` and `acu models pull {model.model}` fetch it again"
+            whole = "cannot be read" in model.problem or model.problem.startswith("the disk of ")
+            again = "" if whole or model.model.startswith(NO_NAMES) else pulls
             yield Sign(
                 "error",
                 f"models.{model.key} ({model.model}) cannot be served: {model.problem}",
-                "See who may read it, and let the daemon's user" + again * (not model.model.startswith(NO_NAMES)) + ".",
+                f"See who may read it, and let the daemon's user{again}.",
                 (f"namei -l {quote(model.path or model.model)}",),
             )
 

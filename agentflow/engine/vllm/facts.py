@@ -139,7 +139,7 @@ def _facts(path: Path, config: dict[str, Any]) -> ModelFacts:
         path=str(path),
         name=path.name,
         weights_bytes=sum(file.stat().st_size for file in path.glob("*.safetensors")),
-        weights_dtype=str(text.get("dtype") or text.get("torch_dtype") or "float32"),
+        weights_dtype=str(next((found for each in (text, config) for found in _dtypes(each)), "float32")),
         max_model_len=_max_model_len(text, path / "sentence_bert_config.json"),
         kv_width=shape.width,
         eos_token_ids=_eos_token_ids(config, path / "generation_config.json"),
@@ -151,11 +151,21 @@ def _facts(path: Path, config: dict[str, Any]) -> ModelFacts:
     )
 
 
+def _dtypes(config: dict[str, Any]) -> list[Any]:
+    """The types that a configuration names, by its newer name first."""
+    return [config[name] for name in ("dtype", "torch_dtype") if config.get(name)]
+
+
 def _intermediate(config: dict[str, Any]) -> int:
     """The widest that a token becomes between two projections: of the experts that see it, where there are experts."""
-    dense = int(config.get("intermediate_size") or 0)
-    experts = int(config.get("num_experts_per_tok") or 0)
-    return max(dense, experts * int(config.get("moe_intermediate_size") or dense))
+    dense = _widest(config.get("intermediate_size"))
+    experts = _widest(config.get("num_experts_per_tok"))
+    return max(dense, experts * (_widest(config.get("moe_intermediate_size")) or dense))
+
+
+def _widest(value: Any) -> int:
+    """A size that some models give for each layer."""
+    return max(map(int, value), default=0) if isinstance(value, list) else int(value or 0)
 
 
 def _max_model_len(config: dict[str, Any], sentence_config: Path) -> int:

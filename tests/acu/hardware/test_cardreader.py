@@ -27,6 +27,23 @@ async def test_a_card_is_opened_once_and_let_go_of_at_the_end() -> None:
         await reader.read()
 
 
+async def test_a_reading_for_which_there_is_no_thread_hinders_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = recorded_nvml("a10g")
+    reader = CardReader(lambda: CardMemory.open(0, nvml))
+    hold(nvml, 0.5)
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", start)
+        with pytest.raises(GpuUnreadable, match="can't start new thread"):
+            await reader.read()
+    assert await reader.read() == Reading(BASE + 2000, FULL)
+    reader.close()
+    assert nvml.opened == 0
+
+
 async def test_each_try_after_a_failed_one_opens_nvml_anew_and_tells_why() -> None:
     nvml = recorded_nvml("a10g")
     reader = CardReader(lambda: CardMemory.open(0, nvml))

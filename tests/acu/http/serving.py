@@ -126,7 +126,7 @@ async def serving(
     with tempfile.TemporaryDirectory() as folder:
         unix = Path(folder) / "acu.sock"
         tcp_socket, unix_socket = _sockets(unix)
-        await runner.listen(tcp_socket, tls)
+        await runner.listen(tcp_socket, None if tls is None else lambda: tls)
         await runner.listen(unix_socket)
         async with asyncio.TaskGroup() as tasks:
             await service.start(tasks)

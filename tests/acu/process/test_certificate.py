@@ -125,9 +125,22 @@ def test_a_pair_is_shown_as_it_was_judged_whatever_becomes_of_its_files(tmp_path
     assert tls.pair.until == pair.until
 
 
+@pytest.mark.parametrize("of_rsa", [True, False])
+def test_a_pair_with_another_kind_of_key_takes_the_place_of_the_old_one(tmp_path: Path, of_rsa: bool) -> None:
+    make_certificate(tmp_path, of_rsa=not of_rsa)
+    old = read_pair(network(tmp_path))
+    make_certificate(tmp_path, of_rsa=of_rsa)
+    new = read_pair(network(tmp_path))
+    assert old is not None
+    assert new is not None
+    tls = Tls(old)
+    tls.show(new)
+    assert asyncio.run(shown(tls)).strip() == new.certificate.decode().strip()
+
+
 async def shown(tls: Tls) -> str:
     """The certificate that a client gets."""
-    server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0, ssl=tls.context)
+    server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0, ssl=tls.context())
     async with server:
         return await asyncio.to_thread(ssl.get_server_certificate, server.sockets[0].getsockname()[:2])
 

@@ -704,6 +704,12 @@ SEEN: dict[str, tuple[Case, ...]] = {
             "models.large (/srv/m) cannot be served: there is no folder /srv/m",
             "let the daemon's user.\nnamei -l /srv/m",
         ),
+        Case(
+            but(models=(ModelFiles("large", "qwen", pulled=True, problem="the disk of qwen does not answer"),)),
+            "error",
+            "models.large (qwen) cannot be served: the disk of qwen does not answer",
+            "let the daemon's user.\nnamei -l qwen",
+        ),
     ),
     "disk.writable": (
         Case(

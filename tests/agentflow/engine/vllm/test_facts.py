@@ -1,5 +1,6 @@
 """What is read of the machine and of models' folders."""
 
+import json
 import os
 from pathlib import Path
 
@@ -51,3 +52,15 @@ def test_a_config_with_values_that_are_none_is_refused_by_its_folder(tmp_path: P
     (tmp_path / "config.json").write_text(config)
     with pytest.raises(EngineStartFailed, match=f"{tmp_path} holds no model"):
         read_model(tmp_path)
+
+
+def test_sizes_that_are_told_for_each_layer_and_a_type_beside_the_text_are_read(tmp_path: Path) -> None:
+    text = {
+        "hidden_size": 8,
+        "intermediate_size": [32, 64],
+        "moe_intermediate_size": [16, 48],
+        "num_experts_per_tok": [2, 2],
+    }
+    (tmp_path / "config.json").write_text(json.dumps({"torch_dtype": "bfloat16", "text_config": text}))
+    facts = read_model(tmp_path)
+    assert (facts.intermediate, facts.weights_dtype) == (96, "bfloat16")
