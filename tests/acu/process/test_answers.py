@@ -16,7 +16,7 @@ from acu.errors import StartRefused
 from acu.process import touch
 from acu.process.answers import Remote, named_places, remote_mounts, wait_for_answers
 from tests.acu.process.silentmount import silent_mount
-from tests.acu.running import ROOT, acu, isolated_environ, until
+from tests.acu.running import ROOT, isolated_environ, until
 
 HERE = (Remote("/mnt", "nfs4", "server:/x"),)  # some mount, so that there is something to find out
 
@@ -146,9 +146,26 @@ def test_commands_that_look_at_files_say_so_as_well(
         process.stderr.close()
 
 
+IMPATIENT = """
+import functools, sys
+from acu import cli
+from acu.commands import options
+options.wait_for_answers = functools.partial(options.wait_for_answers, told_s=0.3, refused_s=1.0)
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
 def test_a_command_ends_by_itself_with_one_more_line(tmp_path: Path) -> None:
     with silent_mount(tmp_path / "mnt", deaf=False) as mount:
-        done = acu("models", "list", environ=isolated_environ(tmp_path) | {"ACU_GPU__MODEL_CACHE_DIR": f"{mount}/x"})
+        done = subprocess.run(
+            [sys.executable, "-c", IMPATIENT, "models", "list"],
+            cwd=ROOT,
+            env=isolated_environ(tmp_path) | {"ACU_GPU__MODEL_CACHE_DIR": f"{mount}/x"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
     assert (done.returncode, done.stdout) == (2, "")
     start = f"acu: gpu.model_cache_dir: {mount}/x does not answer"
     said, refused = done.stderr.splitlines()
