@@ -27,6 +27,7 @@ import msgspec
 from acu.config import RESULTS, AcuConfig
 from acu.config.loading import texts_in
 from acu.errors import StartRefused
+from acu.process.mounts import mounts_in
 from acu.process.sockets import process_name
 from acu.refusals import few
 from dataplane.truth.inuse import user_of
@@ -137,11 +138,9 @@ def _kernels(place: Path) -> str | None:
     """The mount on which `place` lies, if what lies there are no files. None, too, where the kernel does not tell."""
     device = place.stat().st_dev
     with contextlib.suppress(OSError):
-        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
-            own, _, system = line.partition(" - ")
-            words, kind = own.split(), system.partition(" ")[0]
-            if kind in KERNELS and words[2] == f"{os.major(device)}:{os.minor(device)}":
-                return f"{words[4]} ({kind})"
+        for mount in mounts_in(Path("/proc/self/mountinfo").read_text(errors="replace")):
+            if mount.filesystem in KERNELS and mount.device == (os.major(device), os.minor(device)):
+                return f"{mount.point} ({mount.filesystem})"
     return None
 
 

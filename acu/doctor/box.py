@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Literal
 
 from acu.doctor.examination import Abilities, Cgroups, Clock, Firmware, Kernel, Limits
-from acu.doctor.mounts import Mount, read_mounts
 from acu.doctor.sight import Sight
 from acu.hardware.probe import cgroup_tasks
+from acu.process.mounts import Mount
 
 SETTINGS = (
     "kernel.numa_balancing",
@@ -182,7 +182,7 @@ def _iommu(sight: Sight) -> str | None:
 
 def read_cgroups(sight: Sight) -> Cgroups:
     """The hierarchies that are mounted, their controllers, and whether this user may make groups."""
-    mounts = read_mounts(sight)
+    mounts = sight.mounts()
     old = [mount for mount in mounts if mount.filesystem == "cgroup"]
     new = [mount for mount in mounts if mount.filesystem == "cgroup2"]
     controllers: set[str] = set()

@@ -15,8 +15,8 @@ from typing import Literal
 
 from acu.config import AcuConfig
 from acu.doctor.examination import Disk, Place
-from acu.doctor.mounts import Mount, layers, mount_of
 from acu.doctor.sight import Sight
+from acu.process.mounts import Mount, layers, mount_of
 
 SECTOR = 512  # the unit of sysfs, whatever the disk's own
 DEPTH = 8  # mappings upon mappings

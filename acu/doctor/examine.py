@@ -39,7 +39,6 @@ from acu.doctor.examination import (
 )
 from acu.doctor.kernellog import read_xids
 from acu.doctor.looks import Look, Looks
-from acu.doctor.mounts import read_mounts
 from acu.doctor.reads import models_read, read_model, read_tests, silent_model, weights_of
 from acu.doctor.sight import Sight
 from acu.doctor.versions import read_versions
@@ -90,7 +89,7 @@ def _seen(
     asked: tuple[Path | None, Callable[[AcuConfig], None] | None],
 ) -> Examination:
     """All parts, begun together."""
-    (socket, start), root, mounts = asked, sight.root, read_mounts(sight)
+    (socket, start), root, mounts = asked, sight.root, sight.mounts()
     cards: Look[tuple[tuple[Gpu, ...], Driver]] = looks.apart(
         "the GPUs", lambda: read_all_cards(nvml, sight), ((), Driver())
     )

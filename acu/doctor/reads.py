@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from acu.config import AcuConfig
 from acu.doctor.disks import folder_of_disk
 from acu.doctor.examination import ModelFiles, ReadTest
-from acu.doctor.mounts import Mount
 from acu.doctor.sight import Sight
 from acu.errors import ModelError
 from acu.models import locate
 from acu.models.cache import folder_of, is_path
 from acu.models.preload import behind_others
+from acu.process.mounts import Mount
 
 MOST_BYTES = 256 << 20
 MOST_S = 0.5

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from acu.hardware.numa import SLASH
+from acu.process.mounts import Mount, mounts_in
 
 
 class Sight:
@@ -32,6 +33,10 @@ class Sight:
     def note_all(self, sentences: Iterable[str]) -> None:
         """Remember sentences, each once."""
         self.unread += [sentence for sentence in sentences if sentence not in self.unread]
+
+    def mounts(self) -> tuple[Mount, ...]:
+        """All mounts that this process sees."""
+        return mounts_in(self.text("proc/self/mountinfo") or "")
 
     def text(self, path: str) -> str | None:
         """What a file holds, without space around it."""

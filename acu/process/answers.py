@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import select
 import signal
 import sys
@@ -26,6 +27,7 @@ from acu.config import AcuConfig
 from acu.config.loading import texts_in
 from acu.errors import StartRefused
 from acu.process import touch
+from acu.process.mounts import mounts_in
 
 TOLD_S, REFUSED_S = 5.0, 30.0  # a disk that sleeps, or an automounter, may take ten
 MOUNTS = Path("/proc/self/mountinfo")
@@ -48,6 +50,7 @@ REMOTE = frozenset(
     }
     | {"ocfs2", "orangefs", "pvfs2", "smb3", "smbfs", "virtiofs"}
 )
+FUSE = re.compile(r"fuse([.].*)?")
 _OWN = ("/proc", "/sys", "/dev")  # of the kernel itself, whatever is mounted there
 _DIES_S = 0.5
 
@@ -166,27 +169,17 @@ def _end(child: int) -> None:
 def remote_mounts(mounts: Path = MOUNTS) -> tuple[Remote, ...]:
     """The mounts of this process that may not answer. None where the kernel does not tell."""
     try:
-        lines = mounts.read_text(errors="replace").splitlines()
+        text = mounts.read_text(errors="replace")
     except OSError:
         return ()
-    found = []
-    for line in lines:
-        own, _, system = line.partition(" - ")
-        place, (kind, source, *_) = own.split()[4], (*system.split(), "", "")
-        if place.startswith(_OWN) or not (kind in REMOTE or kind == "fuse" or kind.startswith("fuse.")):
-            continue
-        found.append(Remote(_plain(place), kind, _plain(source)))
-    return tuple(found)
+    return tuple(
+        Remote(mount.point, mount.filesystem, mount.source)
+        for mount in mounts_in(text)
+        if not mount.point.startswith(_OWN) and (mount.filesystem in REMOTE or FUSE.fullmatch(mount.filesystem))
+    )
 
 
 def _named(path: str, mounts: Iterable[Remote]) -> str:
     """The mount on which a path lies, as far as its name tells."""
     over = [mount for mount in mounts if f"{path}/".startswith(f"{mount.place.rstrip('/')}/")]
     return f" ({max(over, key=lambda mount: len(mount.place))})" if over else ""
-
-
-def _plain(text: str) -> str:
-    """A name in mountinfo without its escapes."""
-    for escape, sign in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        text = text.replace(escape, sign)
-    return text

@@ -14,8 +14,8 @@ import pytest
 from acu.config import AcuConfig, GpuConfig
 from acu.doctor.disks import block_folder, nearest, places_named, read_disk, read_place, silent_place, under_overlay
 from acu.doctor.examination import Disk
-from acu.doctor.mounts import Mount, read_mounts
 from acu.doctor.sight import Sight
+from acu.process.mounts import Mount
 from dataplane.cold_config import ColdConfig
 from dataplane.config import DataPlaneConfig
 from tests.acu.hardware.recorded import machine_root
@@ -68,11 +68,11 @@ def test_the_disk_under_a_real_overlay_is_found(tmp_path: Path) -> None:
     if mounted.returncode != 0:
         pytest.skip(mounted.stderr)
     try:
-        place, disk = read_place("data", merged, read_mounts(Sight()), Sight())
+        place, disk = read_place("data", merged, Sight().mounts(), Sight())
     finally:
         subprocess.run(["umount", str(merged)], check=True)
     assert place.filesystem == "overlay"
-    assert disk == read_place("data", upper, read_mounts(Sight()), Sight())[1]
+    assert disk == read_place("data", upper, Sight().mounts(), Sight())[1]
 
 
 def config_of(where: str, /, **cold: str) -> AcuConfig:
@@ -93,15 +93,15 @@ def test_places_are_those_of_the_configuration() -> None:
 
 def test_a_folder_that_is_not_there_is_judged_by_its_parent(tmp_path: Path) -> None:
     sight = Sight()
-    place, _ = read_place("data", tmp_path / "a" / "b", read_mounts(sight), sight)
+    place, _ = read_place("data", tmp_path / "a" / "b", sight.mounts(), sight)
     assert (place.exists, place.writable, place.path) == (False, True, f"{tmp_path}/a/b")
     (tmp_path / "a" / "b").mkdir(parents=True)
-    assert read_place("data", tmp_path / "a" / "b", read_mounts(sight), sight)[0].exists
+    assert read_place("data", tmp_path / "a" / "b", sight.mounts(), sight)[0].exists
 
 
 def test_a_place_on_this_machine_is_where_its_device_says(tmp_path: Path) -> None:
     sight = Sight()
-    place, disk = read_place("data", tmp_path, read_mounts(sight), sight)
+    place, disk = read_place("data", tmp_path, sight.mounts(), sight)
     space = os.statvfs(tmp_path)
     assert place.size_mb == space.f_blocks * space.f_frsize >> 20
     assert place.filesystem != ""
@@ -115,14 +115,14 @@ def test_a_place_on_this_machine_is_where_its_device_says(tmp_path: Path) -> Non
 
 def test_a_mount_in_memory_is_on_no_disk() -> None:
     sight = Sight()
-    place, disk = read_place("data", Path("/dev/shm/acu-not-there"), read_mounts(sight), sight)
+    place, disk = read_place("data", Path("/dev/shm/acu-not-there"), sight.mounts(), sight)
     assert (place.filesystem, place.disk, disk) == ("tmpfs", None, None)
 
 
 def test_a_link_leads_to_another_mount(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/dev/shm")
     sight = Sight()
-    assert read_place("models", tmp_path / "link" / "models", read_mounts(sight), sight)[0].filesystem == "tmpfs"
+    assert read_place("models", tmp_path / "link" / "models", sight.mounts(), sight)[0].filesystem == "tmpfs"
 
 
 def test_nothing_leads_out_of_a_recorded_tree(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def as_nobody() -> Iterator[None]:
 
 def test_a_folder_behind_a_closed_one_is_not_writable() -> None:
     sight = Sight()
-    mounts = read_mounts(sight)
+    mounts = sight.mounts()
     with tempfile.TemporaryDirectory() as folder:
         closed = Path(folder) / "closed"
         (closed / "data").mkdir(parents=True)
@@ -230,7 +230,7 @@ def test_a_place_that_does_not_answer_is_known_by_its_mount_alone() -> None:
 def test_a_mount_that_takes_no_writes_is_told_with_where_it_is_from(tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "acu-test", str(tmp_path)], check=True)
     try:
-        place, _ = read_place("data", tmp_path / "data", read_mounts(Sight()), Sight())
+        place, _ = read_place("data", tmp_path / "data", Sight().mounts(), Sight())
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
     assert (place.read_only, place.writable, place.source) == (True, False, "acu-test")

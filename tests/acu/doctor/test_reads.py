@@ -14,7 +14,6 @@ import pytest
 from acu.config import AcuConfig, GpuConfig
 from acu.doctor.disks import read_place
 from acu.doctor.examination import ReadTest
-from acu.doctor.mounts import read_mounts
 from acu.doctor.reads import read_model, read_test, read_tests, total_mb, weights_of
 from acu.doctor.sight import Sight
 from agentflow.config import ModelConfig
@@ -139,7 +138,7 @@ def test_the_disk_that_is_read_is_the_one_behind_a_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "there")
     config = AcuConfig(models={"large": ModelConfig(model=str(tmp_path / "link"))})
     sight = Sight()
-    mounts = read_mounts(sight)
+    mounts = sight.mounts()
     (found,) = read_tests(weights_of(config, sight), sight, mounts)
     assert found.disk == read_place("models", tmp_path, mounts, sight)[0].disk
 

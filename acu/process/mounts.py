@@ -1,4 +1,4 @@
-"""Mounts, as /proc/self/mountinfo lists them, and on which of them a path lies. Pure but for the one reading."""
+"""Mounts, as /proc/self/mountinfo lists them, and on which of them a path lies. Pure: who asks has read it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import re
 from pathlib import PurePosixPath
 
 from msgspec import Struct
-
-from acu.doctor.sight import Sight
 
 ESCAPE = re.compile(r"\\([0-7]{3})")  # space, tab, newline and backslash, in octal
 
@@ -23,27 +21,27 @@ class Mount(Struct, frozen=True):
     writable: bool
 
 
-def read_mounts(sight: Sight) -> tuple[Mount, ...]:
-    """All mounts that this process sees, oldest first: of two on one point the later one counts."""
-    lines = (sight.text("proc/self/mountinfo") or "").splitlines()
-    return tuple(mount for line in lines if (mount := parse_mount(line)) is not None)
+def mounts_in(mountinfo: str) -> tuple[Mount, ...]:
+    """All mounts that a mountinfo lists, oldest first: of two on one point the later one counts."""
+    return tuple(mount for line in mountinfo.splitlines() if (mount := parse_mount(line)) is not None)
 
 
 def parse_mount(line: str) -> Mount | None:
     """One line; None where it is none: `36 35 259:2 / /mnt rw,noatime shared:1 - ext4 /dev/nvme0n1p2 rw`."""
     own, dash, system = line.partition(" - ")
     words, rest = own.split(), system.split()
-    if not dash or len(words) < 6 or len(rest) < 3:
+    if not dash or len(words) < 6 or not rest:
         return None
     major, _, minor = words[2].partition(":")
     if not (major.isdecimal() and minor.isdecimal()):
         return None
-    options = tuple(map(_plain, rest[2].split(",")))
+    filesystem, source, told, *_ = (*rest, "", "")  # a source may have no name
+    options = tuple(map(_plain, filter(None, told.split(","))))
     return Mount(
         point=_plain(words[4]),
         device=(int(major), int(minor)),
-        filesystem=rest[0],
-        source=_plain(rest[1]),
+        filesystem=filesystem,
+        source=_plain(source),
         options=options,
         writable="rw" in words[5].split(",") and "ro" not in options,
     )

@@ -1,4 +1,4 @@
-"""acu.doctor.mounts: lines of mountinfo, and on which mount a path lies."""
+"""acu.process.mounts: lines of mountinfo, and on which mount a path lies."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from acu.doctor.mounts import Mount, layers, mount_of, parse_mount, read_mounts
 from acu.doctor.sight import Sight
+from acu.process.mounts import Mount, layers, mount_of, parse_mount
 
 
 def test_a_line_is_read() -> None:
@@ -58,7 +58,7 @@ def test_the_nearest_mount_counts_and_of_two_the_later() -> None:
 
 
 def test_the_mount_of_this_file_has_its_device() -> None:
-    mounts = read_mounts(Sight())
+    mounts = Sight().mounts()
     here = Path(__file__).resolve()
     mount = mount_of(str(here), mounts)
     assert mount is not None
